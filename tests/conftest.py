@@ -1,0 +1,78 @@
+"""What every test runs under: shapes checked, two threads, and no exception lost in a widget callback.
+
+Loaded before any test module, so the import hook is in place before anything imports `diffgemma_lite`. The kernels that
+nbval starts for the notebooks are other processes and run without it, as a reader's do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jaxtyping
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may need a network
+os.environ.setdefault("PYTHONHASHSEED", "0")  # inherited by the kernels
+# Every annotation of the package (shapes, dtypes and plain types) is checked at each call, in the tests only.
+_hook = jaxtyping.install_import_hook("diffgemma_lite", "beartype.beartype")
+
+import torch  # noqa: E402  (after the hook, like everything that might import the package)
+
+THREADS = 2  # sums split over another number of threads differ in the last bit
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_threads() -> None:
+    """A test that changes the thread count changes it for itself alone."""
+    torch.set_num_threads(THREADS)
+
+
+class _Swallowed(logging.Handler):
+    """Keeps the exceptions that ipywidgets and traitlets log instead of raising."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[0] is not None:
+            self.found.append(record.getMessage() + "\n" + "".join(traceback.format_exception(*record.exc_info)))
+
+
+@contextmanager
+def widget_exceptions() -> Iterator[list[str]]:
+    """The exceptions swallowed in widget callbacks while the block ran, each as text with its traceback.
+
+    Outside a notebook ipywidgets catches what a button, slider or `interactive` callback raises and only logs it, to the
+    logger traitlets hands it: the application's if one runs, else the one named "traitlets".
+    """
+    from traitlets.log import get_logger
+
+    logger, handler = get_logger(), _Swallowed()
+    level, disabled = logger.level, logger.disabled
+    logger.addHandler(handler)
+    logger.setLevel(min(level, logging.WARNING) if level else logging.WARNING)
+    logger.disabled = False
+    try:
+        yield handler.found
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.disabled = disabled
+
+
+@pytest.fixture(autouse=True)
+def no_swallowed_exception(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A callback that raises fails the test it ran in, although the widget library hides it (Button.on_click, interactive)."""
+    with widget_exceptions() as found:
+        yield
+    if found and request.node.get_closest_marker("swallows") is None:
+        pytest.fail("an exception was swallowed in a widget callback:\n" + "\n".join(found), pytrace=False)
