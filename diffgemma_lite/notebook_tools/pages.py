@@ -1,0 +1,47 @@
+"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+# nbconvert's page loads three scripts from the network; these blocks are where it says so
+OFFLINE = """{%- extends 'lab/index.html.j2' -%}
+{%- block html_head_js_requirejs -%}{%- endblock -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock -%}"""
+NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
+INDEX = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>\n<ul>\n{rows}\n</ul></html>\n'
+
+
+def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path]:
+    """Writes the pages and index.html into the folder and returns them. With `formulas` each page loads from the network
+    the script that typesets formulas; without it a page loads nothing, and formulas stay as they were typed."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(raw_template=OFFLINE + ("" if formulas else NO_FORMULAS), embed_images=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    written, rows = [], []
+    for path in paths:
+        notebook = nbformat.read(str(path), as_version=4)
+        title = notebook.metadata.setdefault("title", heading(notebook) or path.stem)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":  # a link to another notebook becomes a link to its page
+                cell.source = re.sub(r"(\]\((?!\w+:)[^)\s]*)\.ipynb\b", r"\1.html", cell.source)
+        body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})
+        written.append(folder / f"{path.stem}.html")
+        written[-1].write_text(body, encoding="utf-8")
+        rows.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a></li>')
+    written.append(folder / "index.html")
+    written[-1].write_text(INDEX.format(title="diffgemma_lite", rows="\n".join(rows)), encoding="utf-8")
+    return written
+
+
+def heading(notebook: NotebookNode) -> str | None:
+    """The first heading of the first level."""
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    found = re.search(r"^# +(.+?) *$", prose, re.MULTILINE)
+    return found and found.group(1)
