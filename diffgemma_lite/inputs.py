@@ -1,0 +1,159 @@
+"""What the model accepts. Every check raises a ValueError that names the argument, what it got and what it takes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int, device: torch.device) -> None:
+    """Token ids: an integer tensor [B, S] on the model's device, every id in the vocabulary, no empty axis."""
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"{name}: got {type(ids).__name__}, takes an integer tensor [B, S]")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"{name}: got dtype {ids.dtype}, takes token ids as torch.int64")
+    if ids.dim() != 2 or ids.numel() == 0:
+        raise ValueError(f"{name}: got shape {tuple(ids.shape)}, takes [B, S] with at least one row and one token")
+    if ids.device != device and ids.device.type != "meta":
+        raise ValueError(f"{name}: is on {ids.device}, the model is on {device}; move one of them with .to()")
+    if ids.device.type == "meta" or torch.compiler.is_compiling():
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"{name}: got ids from {low} to {high}, takes 0 to {vocab_size - 1} (the vocabulary)")
+
+
+def check_prompt(model, ids: Tensor, attention_mask: Tensor | None, cache) -> Tensor | None:
+    """Check what `encode` was given; returns the mask over prefix and new tokens as bool [B, S], or None without padding."""
+    check_ids("ids", ids, model.config.vocab_size, model.device)
+    batch, new = ids.shape
+    old = 0 if cache is None else cache.length
+    if cache is not None and cache.batch != batch:
+        raise ValueError(f"ids: got {batch} rows, the cache has {cache.batch}")
+    if cache is not None and cache.read_upto is not None:
+        raise ValueError("cache: was cut to a length per row by upto(), takes a whole one to extend")
+    if old + new > model.config.max_position_embeddings:
+        limit = model.config.max_position_embeddings
+        raise ValueError(f"ids: {old} cached and {new} new tokens are {old + new} positions, takes at most {limit}")
+    before = None if cache is None else cache.mask
+    if attention_mask is not None:
+        attention_mask = _check_mask(attention_mask, ids, old)
+        if bool(attention_mask.all()):
+            attention_mask = None
+    if attention_mask is None and before is None:
+        return None
+    if attention_mask is None:
+        attention_mask = torch.ones(batch, new, dtype=torch.bool, device=ids.device)
+    if before is None:
+        before = torch.ones(batch, old, dtype=torch.bool, device=ids.device)
+    return torch.cat([before, attention_mask], dim=1)
+
+
+def _check_mask(mask: Tensor, ids: Tensor, old: int) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.shape != ids.shape:
+        got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"attention_mask: got {got}, takes {tuple(ids.shape)}, the shape of ids")
+    if mask.device != ids.device:
+        raise ValueError(f"attention_mask: is on {mask.device}, ids are on {ids.device}")
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise ValueError("attention_mask: takes only 1 (token) and 0 (padding)")
+    mask = mask.bool()
+    if bool((mask[:, :-1] & ~mask[:, 1:]).any()):
+        raise ValueError("attention_mask: has padding to the right of a token, takes left padding only")
+    if not bool(mask[:, -1].all()) and old == 0:
+        raise ValueError("attention_mask: a row is all padding, takes at least one token in each row")
+    if old and not bool(mask.all()):
+        raise ValueError("attention_mask: has padding after a cached prefix, takes padding only at the very left")
+    return mask
+
+
+def check_canvas(model, canvas: Tensor, cache) -> None:
+    check_ids("canvas", canvas, model.config.vocab_size, model.device)
+    if cache is None:
+        raise ValueError("cache: got None, takes what encode() returned; the decoder reads the prefix from it")
+    if cache.batch != canvas.shape[0]:
+        raise ValueError(f"canvas: got {canvas.shape[0]} rows, the cache has {cache.batch}")
+    end, limit = cache.length + canvas.shape[1], model.config.max_position_embeddings
+    if cache.read_upto is None and end > limit:
+        raise ValueError(f"canvas: prefix and canvas end at position {end}, takes at most {limit}")
+
+
+def check_self_conditioning(model, canvas: Tensor, logits: Tensor | None, mask: Tensor | None) -> None:
+    want = (*canvas.shape, model.config.vocab_size)
+    if logits is not None and (not isinstance(logits, Tensor) or tuple(logits.shape) != want):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"self_conditioning: got {got}, takes logits of shape {want}")
+    if logits is not None and not logits.is_floating_point():
+        raise ValueError(f"self_conditioning: got dtype {logits.dtype}, takes floating-point logits")
+    if mask is not None and logits is None:
+        raise ValueError("self_conditioning_mask: was given without self_conditioning, takes both or neither")
+    if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != (canvas.shape[0],)):
+        raise ValueError(f"self_conditioning_mask: got {mask.dtype} {tuple(mask.shape)}, takes bool ({canvas.shape[0]},)")
+
+
+def check_generation(
+    model, ids, sampler, max_new_tokens, eos_token_id, pad_token_id, generator, initial_canvas, pinned
+) -> tuple[Tensor | None, int]:
+    """Check what `generate` was given, before any work. Returns the end tokens as a tensor (or None) and the pad id."""
+    from .sampler import SamplerConfig
+
+    if not isinstance(sampler, SamplerConfig):
+        raise ValueError(f"sampler: got {type(sampler).__name__}, takes a SamplerConfig")
+    ends, pad = _check_common(model, ids, max_new_tokens, eos_token_id, pad_token_id, generator)
+    c, limit = model.config.canvas_length, model.config.max_position_embeddings
+    end = ids.shape[1] + -(-max_new_tokens // c) * c
+    if end > limit:
+        raise ValueError(f"max_new_tokens: prompt and whole canvases end at position {end}, takes at most {limit}")
+    shape = (ids.shape[0], c)
+    if initial_canvas is not None:
+        check_ids("initial_canvas", initial_canvas, model.config.vocab_size, model.device)
+        if tuple(initial_canvas.shape) != shape:
+            raise ValueError(f"initial_canvas: got shape {tuple(initial_canvas.shape)}, takes {shape}, one whole canvas")
+    if pinned is not None:
+        if initial_canvas is None:
+            raise ValueError("pinned: was given without initial_canvas, which holds the ids to pin")
+        if not isinstance(pinned, Tensor) or pinned.dtype != torch.bool or tuple(pinned.shape) != shape:
+            got = f"{pinned.dtype} {tuple(pinned.shape)}" if isinstance(pinned, Tensor) else type(pinned).__name__
+            raise ValueError(f"pinned: got {got}, takes bool {shape}, True where the canvas must not change")
+        if pinned.device != model.device:
+            raise ValueError(f"pinned: is on {pinned.device}, the model is on {model.device}")
+    return ends, pad
+
+
+def check_autoregressive(
+    model, ids, max_new_tokens, temperature, eos_token_id, pad_token_id, generator
+) -> tuple[Tensor | None, int]:
+    """The same for `generate_autoregressive`."""
+    ends, pad = _check_common(model, ids, max_new_tokens, eos_token_id, pad_token_id, generator)
+    if not isinstance(temperature, (int, float)) or not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature: got {temperature!r}, takes a number of at least 0 (0 is greedy)")
+    limit = model.config.max_position_embeddings
+    if ids.shape[1] + max_new_tokens > limit:
+        end = ids.shape[1] + max_new_tokens
+        raise ValueError(f"max_new_tokens: prompt and answer end at position {end}, takes at most {limit}")
+    return ends, pad
+
+
+def _check_common(model, ids, max_new_tokens, eos_token_id, pad_token_id, generator) -> tuple[Tensor | None, int]:
+    vocab = model.config.vocab_size
+    check_ids("ids", ids, vocab, model.device)
+    if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens: got {max_new_tokens!r}, takes an integer above 0")
+    ends = None
+    if eos_token_id is not None:
+        listed = list(eos_token_id) if isinstance(eos_token_id, (list, tuple)) else [eos_token_id]
+        if not listed or not all(isinstance(e, int) and 0 <= e for e in listed):
+            raise ValueError(f"eos_token_id: got {eos_token_id!r}, takes a token id, a list of them, or None")
+        ends = torch.tensor(listed, device=ids.device)
+    pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
+    if not isinstance(pad, int) or not 0 <= pad < vocab:
+        raise ValueError(f"pad_token_id: got {pad!r}, takes an id from 0 to {vocab - 1}")
+    several = isinstance(generator, (list, tuple))
+    if several and len(generator) != len(ids):
+        raise ValueError(f"generator: got a list of {len(generator)}, takes one per row, {len(ids)}")
+    for g in generator if several else [generator]:
+        if g is not None and not isinstance(g, torch.Generator):
+            raise ValueError(f"generator: got {type(g).__name__}, takes a torch.Generator or a list with one per row")
+        if g is not None and g.device.type != model.device.type:
+            raise ValueError(f"generator: is on {g.device}, takes one on the model's device {model.device}")
+    return ends, pad
