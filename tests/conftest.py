@@ -69,10 +69,19 @@ def widget_exceptions() -> Iterator[list[str]]:
         logger.disabled = disabled
 
 
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """The package as a reader runs it, its annotations not checked: for tests of what the package itself says to bad input."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
 @pytest.fixture(autouse=True)
-def no_swallowed_exception(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_swallowed_exception() -> Iterator[None]:
     """A callback that raises fails the test it ran in, although the widget library hides it (Button.on_click, interactive)."""
     with widget_exceptions() as found:
         yield
-    if found and request.node.get_closest_marker("swallows") is None:
+    if found:
         pytest.fail("an exception was swallowed in a widget callback:\n" + "\n".join(found), pytrace=False)
