@@ -1,0 +1,107 @@
+"""Views of a Trace: what the model did, shown; nothing of the model is computed here.
+
+`player` makes a notebook output that replays anywhere, `player_html` a file that replays from disk, `live_player` a
+widget with knobs that re-runs the real model. Importing this package imports no widget library. See notebooks 00 and 07.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..trace import Trace
+from .host import page, progressive_html
+from .payload import reductions, trace_payload
+from .static import RAMP, static_part
+
+__all__ = ["OutputView", "live_player", "player", "player_html"]
+
+OUTPUT_LIMIT, PAGE_LIMIT = 290_000, 390_000  # bytes for one 256-token, 48-step canvas; larger traces get their share
+
+
+class OutputView:
+    """A finished notebook output: HTML for a page, one line for a terminal."""
+
+    def __init__(self, html: str, words: str):
+        self.html, self.words = html, words
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+        return {"text/html": self.html, "text/plain": self.words}
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def player(trace: Trace, *, row: int = 0, compare: Trace | None = None, title: str | None = None) -> OutputView:
+    """The canvas player for one row of a trace, or for two traces side by side, as a notebook output under 300 kB.
+
+    `compare` is a second trace, shown beside the first; the same row of it is taken.
+    """
+    traces = [trace] if compare is None else [trace, compare]
+    title = _checked(traces, row, title)
+    return OutputView(_fitted(traces, row, title, OUTPUT_LIMIT), _words(traces, row, title))
+
+
+def player_html(trace: Trace, path: str | Path, *, row: int = 0, compare: Trace | None = None, title: str | None = None) -> Path:
+    """Write one self-contained file that replays the trace from disk, with the network off."""
+    traces = [trace] if compare is None else [trace, compare]
+    title = _checked(traces, row, title)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(_fitted(traces, row, title, PAGE_LIMIT), title), encoding="utf-8")
+    return path
+
+
+def payload_of(traces: list[Trace], row: int, title: str, level: int = 0) -> dict:
+    """What the module gets as `data`; a higher level keeps less (see payload.reductions)."""
+    names = [str(t.meta.get("label", "")) for t in traces] if len(traces) == 1 else [
+        str(t.meta.get("label", letter)) for t, letter in zip(traces, "AB", strict=True)
+    ]  # fmt: skip
+    packed = []
+    for trace, name in zip(traces, names, strict=True):
+        levels = reductions(max(c.top_ids.shape[-1] for c in trace.canvases))
+        packed.append(trace_payload(trace, row, levels[min(level, len(levels) - 1)], name))
+    return {"title": title, "ramp": RAMP, "traces": packed}
+
+
+def _fitted(traces: list[Trace], row: int, title: str, limit: int) -> str:
+    """The fullest form under the limit, which grows with the number of cells beyond 48 x 256."""
+    cells = sum(int(c.steps[row]) * c.canvas.shape[2] for t in traces for c in t.canvases)
+    limit = int(limit * max(1.0, cells / (48 * 256)))
+    static = "<hr>".join(static_part(t, row, title) for t in traces)
+    for level in range(8):
+        output = progressive_html(static, payload_of(traces, row, title, level))
+        if len(output.encode()) <= limit:
+            break
+    return output
+
+
+def _checked(traces: list[Trace], row: int, title: str | None) -> str:
+    for name, trace in zip(("trace", "compare"), traces, strict=False):
+        if not isinstance(trace, Trace):
+            raise ValueError(f"{name}: got {type(trace).__name__}, takes a Trace (generate(..., trace=True).trace)")
+        if not isinstance(row, int) or not 0 <= row < len(trace.tokens):
+            raise ValueError(f"row: got {row!r}, {name} has rows 0 to {len(trace.tokens) - 1}")
+        if not any(c.steps[row] > 0 for c in trace.canvases):
+            raise ValueError(f"{name}: row {row} has no denoising step, so there is nothing to play")
+    if title is not None and not isinstance(title, str):
+        raise ValueError(f"title: got {type(title).__name__}, takes a string")
+    return title or "Canvas player"
+
+
+def _words(traces: list[Trace], row: int, title: str) -> str:
+    def one(t: Trace) -> str:
+        canvases = [c for c in t.canvases if c.steps[row] > 0]
+        steps = ", ".join(f"{int(c.steps[row])} steps ({c.stop[row]})" for c in canvases)
+        return f"{len(canvases)} canvas{'es' if len(canvases) > 1 else ''} of {canvases[0].canvas.shape[2]} tokens, {steps}, {len(t.tokens[row])} tokens kept"
+
+    return f"<{title}: {'; '.join(one(t) for t in traces)}>"
+
+
+def live_player(run, **options):
+    """A widget with knobs that re-runs the real model; see `live.make_live_player`."""
+    from .live import make_live_player
+
+    return make_live_player(run, **options)

@@ -1,0 +1,138 @@
+"""A Trace as the browser gets it: one row, every array packed small, exact where it is kept at all.
+
+Unlike `Trace.to_json`, which keeps everything, this form is made for a page with a size limit. Ids become numbers of
+a local table that also holds their text; what one array predicts of another is not written twice (a sampled token is
+mostly one of the candidates, a canvas position mostly what the step before handed on); entropies are half floats, whose
+relative precision keeps the running budget right where all entropies are tiny; probabilities are multiples of 0.1 %.
+When it still does not fit, `reductions` drops candidates and then the ids of noise, and the page says so.
+Read back by data.js. Used by notebooks 00 and 07.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..trace import CanvasTrace, Trace
+
+PROBABILITY_STEPS = 1000
+CARRIED, LOST = -1, -2  # a canvas position that is what the step before handed on; one whose noise id is left out
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How much of a trace to keep: candidates of each position, and whether the ids of renoised positions stay."""
+
+    candidates: int
+    noise: bool
+
+    def note(self, available: int) -> str:
+        parts = []
+        if self.candidates < available:
+            parts.append(f"{self.candidates} of {available} recorded candidates are kept on this page")
+        if not self.noise:
+            parts.append("the ids of renoised tokens are left out (shown as ░)")
+        return "; ".join(parts)
+
+
+def reductions(available: int, most: int = 5) -> list[Reduction]:
+    """From everything to the least, in the order in which a page that is too large gives things up."""
+    top = min(most, available)
+    kept = [Reduction(k, True) for k in range(top, 2, -1)] or [Reduction(top, True)]
+    return kept + [Reduction(k, False) for k in range(min(top, 3), 0, -1)]
+
+
+def pack_planes(values: np.ndarray) -> dict:
+    """Array -> {"t": type, "s": shape, "d": base64}; the low bytes of all values first, then the next, deflated."""
+    values = np.ascontiguousarray(values)
+    kind, shape = {"f": "f", "u": "u", "b": "b"}[values.dtype.kind], list(values.shape)
+    if kind == "b":
+        raw = np.packbits(values.reshape(-1), bitorder="little").tobytes()
+    else:
+        size = values.dtype.itemsize
+        raw = values.astype(values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).reshape(-1, size).T.tobytes()
+    width = 1 if kind == "b" else 8 * values.dtype.itemsize
+    return {"t": f"{kind}{width}", "s": shape, "d": base64.b64encode(zlib.compress(raw, 9)).decode("ascii")}
+
+
+def pack_text(value) -> str:
+    """Anything JSON can say, deflated and in base64."""
+    raw = json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
+
+
+def code(values: np.ndarray, predictions: list[np.ndarray]) -> np.ndarray:
+    """Write i where the i-th prediction is right (the first that is), and value + len(predictions) elsewhere."""
+    coded = values + len(predictions)
+    for i in reversed(range(len(predictions))):
+        coded = np.where(values == predictions[i], i, coded)
+    return coded.astype(np.uint16 if coded.size == 0 or coded.max() < 65536 else np.uint32)
+
+
+def row_arrays(canvas: CanvasTrace, row: int) -> dict[str, np.ndarray]:
+    """One row of a canvas, cut to the steps it took: arrays [N, C], [N, C, K], [C] and [N]."""
+    n = int(canvas.steps[row])
+    names = ("canvas", "sampled", "argmax", "entropy", "accepted", "revised", "top_ids", "top_probs", "mean_entropy")
+    arrays = {name: getattr(canvas, name)[:n, row] for name in names}
+    return arrays | {"pinned": canvas.pinned[row], "temperature": canvas.temperature[:n]}
+
+
+def _shifted(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    return np.concatenate([first[None], rest[:-1]])
+
+
+def _canvas_payload(arrays: dict, table: np.ndarray, keep: Reduction) -> dict:
+    """`table` holds the ids in order; positions in it are the local numbers."""
+    k = keep.candidates
+    local = {name: np.searchsorted(table, arrays[name]) for name in ("sampled", "argmax")}
+    top = np.searchsorted(table, arrays["top_ids"][..., :k])
+    nothing = np.full_like(top[0], -1)
+    handed = np.where(arrays["accepted"], arrays["sampled"], arrays["canvas"])
+    carried = _shifted(np.full_like(handed[0], -1), handed) == arrays["canvas"]
+    written = np.searchsorted(table, arrays["canvas"])
+    if not keep.noise:
+        written = np.where(arrays["pinned"], written, LOST)
+    canvas = np.where(carried, CARRIED, written)
+    return {
+        "top_ids": pack_planes(code(top, [_shifted(nothing, top)])),
+        "top_probs": pack_planes(np.rint(arrays["top_probs"][..., :k] * PROBABILITY_STEPS).astype(np.uint16)),
+        "argmax": pack_planes(code(local["argmax"], [top[..., 0]])),
+        "sampled": pack_planes(code(local["sampled"], [top[..., i] for i in range(k)])),
+        "canvas": pack_planes(code(canvas, [np.full_like(canvas, CARRIED), np.full_like(canvas, LOST)])),
+        "entropy": pack_planes(arrays["entropy"].astype(np.float16)),
+        "accepted": pack_planes(arrays["accepted"]),
+        "revised": pack_planes(arrays["revised"]),
+        "pinned": pack_planes(arrays["pinned"]),
+        "temperature": [float(f"{t:.6g}") for t in arrays["temperature"]],
+        "mean_entropy": [float(f"{h:.6g}") for h in arrays["mean_entropy"]],
+    }
+
+
+def _used_ids(rows: list[dict], keep: Reduction) -> np.ndarray:
+    used = [a[name] for a in rows for name in ("sampled", "argmax")]
+    used += [a["canvas"] if keep.noise else a["canvas"][:, a["pinned"]] for a in rows]
+    used += [a["top_ids"][..., : keep.candidates] for a in rows]
+    return np.unique(np.concatenate([u.reshape(-1) for u in used]))
+
+
+def trace_payload(trace: Trace, row: int, keep: Reduction, name: str) -> dict:
+    """Everything the page shows of one row of a trace, ready for JSON."""
+    indices = [i for i, c in enumerate(trace.canvases) if c.steps[row] > 0]
+    rows = [row_arrays(trace.canvases[i], row) for i in indices]
+    table = _used_ids(rows, keep)
+    canvases = []
+    for i, arrays in zip(indices, rows, strict=True):
+        packed = _canvas_payload(arrays, table, keep)
+        canvases.append(packed | {"stop": trace.canvases[i].stop[row], "bound": float(trace.canvases[i].entropy_bound)})
+    available = max(a["top_ids"].shape[-1] for a in rows)
+    return {
+        "name": name, "canvases": canvases, "kept": len(trace.tokens[row]), "vocab": int(trace.vocab_size),
+        "threshold": trace.sampler.get("confidence_threshold"), "note": keep.note(available),
+        "prompt": "".join(trace.texts.get(int(i), "") for i in trace.prompt[row]),
+        "ids": pack_planes(np.diff(table, prepend=0).astype(np.uint32)),
+        "texts": pack_text([trace.texts.get(int(i), "") for i in table]),
+    }  # fmt: skip

@@ -1,0 +1,283 @@
+// player.js: the canvas player. One cell a token, one frame a denoising step, marks by shape and not by colour alone.
+// It replays what a Trace recorded and computes nothing of the model. State comes in the traits `data` (payload.py) and,
+// in a live widget, those of knobs.js. Hosted by host.py (recorded) and live.py (anywidget). Walked through in notebook 07.
+
+import { openTrace, positionState, tokenRuns, tokenLabel, fillRuns, visibleRuns, h, round, nats } from "./data.js";
+import { makeInspector } from "./inspector.js";
+import { makeCurves } from "./curves.js";
+import { makeKnobs } from "./knobs.js";
+
+const LEVELS = 40; // shades of the colour scale
+const SHOWN = { sampled: "sampled", argmax: "best guess", canvas: "canvas in" };
+const COLOURS = { entropy: "entropy", probability: "top probability" };
+const STATE_WORDS = {
+  accepted: "accepted", renoised: "renoised", pinned: "pinned", final: "final", cut: "after the end, not kept", waiting: "not started",
+};
+const ICONS = {
+  first: "M4 3v10M13 3 6 8l7 5z", back: "M11 3 4 8l7 5z", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
+  forward: "M5 3l7 5-7 5z", last: "M12 3v10M3 3l7 5-7 5z",
+};
+
+// ---- colour: a ramp of constant direction in lightness, so that it reads without hue -------------------------------
+const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+const luminance = (rgb) => {
+  const [r, g, b] = rgb.map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+function shades(stops) {
+  return Array.from({ length: LEVELS + 1 }, (_, level) => {
+    const x = (level / LEVELS) * (stops.length - 1), i = Math.min(Math.floor(x), stops.length - 2);
+    const a = channels(stops[i]), b = channels(stops[i + 1]);
+    const rgb = a.map((v, k) => Math.round(v + (b[k] - v) * (x - i)));
+    return { back: `rgb(${rgb.join(" ")})`, ink: luminance(rgb) > 0.18 ? "#000" : "#fff" };
+  });
+}
+// Square root: most of a canvas lives near zero, and there the differences matter.
+const levelOf = (x, most) => Math.round(LEVELS * Math.sqrt(Math.min(1, Math.max(0, x / most))));
+
+function isDark(el) {
+  const match = getComputedStyle(el).backgroundColor.match(/[\d.]+/g);
+  return match ? luminance(match.slice(0, 3).map(Number)) < 0.2 : false;
+}
+
+// ---- one trace: its canvases as cells, its text ---------------------------------------------------------------------
+function makePanel(trace, index, player) {
+  const blocks = trace.canvases.map((canvas, c) => {
+    const cells = Array.from({ length: canvas.C }, (_, p) =>
+      h("span", { class: "cell waiting", role: "option", tabindex: "-1", "data-c": c, "data-p": p, "aria-selected": "false" }));
+    const many = trace.canvases.length > 1 ? `Canvas ${c + 1} of ${trace.canvases.length}` : `Canvas of ${canvas.C} positions`;
+    const grid = h("div", { class: "grid", role: "listbox", "aria-label": `${trace.name ? `${trace.name}: ` : ""}${many}` }, ...cells);
+    return { canvas, c, cells, grid, keys: new Array(canvas.C).fill(""), caption: h("p", { class: "caption" }, many) };
+  });
+  const text = h("div", { class: "decoded", tabindex: "0", role: "region", "aria-label": "Decoded text" });
+  const el = h("div", { class: "panel" }, trace.name ? h("h4", {}, trace.name) : null,
+    ...blocks.flatMap((b) => (blocks.length > 1 ? [b.caption, b.grid] : [b.grid])),
+    h("p", { class: "caption" }, "Text of this step"), text, trace.note ? h("p", { class: "note" }, `Kept small: ${trace.note}.`) : null);
+  return { trace, index, blocks, text, el, frameOf: (f) => trace.frames[Math.min(f, trace.frames.length - 1)] };
+}
+
+function drawBlock(panel, block, n, view) {
+  const { canvas, cells, keys } = block, { trace } = panel, { C, K } = canvas;
+  const last = Math.min(n, canvas.N - 1);
+  for (let p = 0; p < C; p++) {
+    const i = last * C + p, cell = cells[p];
+    const state = n < 0 ? "waiting" : positionState(canvas, n, p);
+    const local = n < 0 ? null : n >= canvas.N ? (canvas.pinned[p] ? canvas.canvas[i] : canvas.argmax[i]) : canvas[view.shown][i];
+    const value = view.colour === "entropy" ? canvas.entropy[i] / view.most : 1 - canvas.top_probs[i * K];
+    const level = n < 0 || (n >= canvas.N && state !== "final") || state === "pinned" ? 0 : levelOf(value, 1);
+    const revised = n >= 0 && n < canvas.N && canvas.revised[i];
+    const key = `${local} ${state} ${level} ${revised} ${view.dark}`;
+    if (keys[p] === key) continue;
+    keys[p] = key;
+    cell.className = `cell ${state}${revised ? " revised" : ""}`;
+    cell.style.background = n < 0 ? "" : view.shades[level].back;
+    cell.style.color = n < 0 ? "" : view.shades[level].ink;
+    if (n < 0) cell.replaceChildren();
+    else fillRuns(cell, tokenRuns(trace, local));
+    const words = [`${p}`, n < 0 ? "" : tokenLabel(trace, local), STATE_WORDS[state], revised ? "revised" : ""];
+    cell.setAttribute("aria-label", words.filter(Boolean).join(", "));
+  }
+}
+
+function drawText(panel, frame, shown) {
+  const { trace } = panel, parts = [];
+  if (trace.prompt) parts.push(h("span", { class: "prompt" }), " ");
+  if (trace.prompt) fillRuns(parts[0], visibleRuns(trace.prompt.length > 600 ? `…${trace.prompt.slice(-600)}` : trace.prompt, true));
+  let string = "";
+  for (const { canvas, c } of panel.blocks) {
+    if (c > frame.c) break;
+    const n = c < frame.c ? canvas.N : frame.n, i = Math.min(n, canvas.N - 1) * canvas.C;
+    const ids = n < canvas.N ? canvas[shown] : canvas.argmax;
+    for (let p = 0; p < (n < canvas.N ? canvas.C : canvas.kept); p++)
+      string += ids[i + p] < 0 ? "░" : trace.texts[n >= canvas.N && canvas.pinned[p] ? canvas.canvas[i + p] : ids[i + p]];
+  }
+  const answer = h("span", { class: "answer" });
+  fillRuns(answer, visibleRuns(string, true));
+  panel.text.replaceChildren(...parts.filter((x) => x !== " "), answer);
+}
+
+// ---- the player -----------------------------------------------------------------------------------------------------
+function icon(name) {
+  return h("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, h("path", { d: ICONS[name] }));
+}
+
+function choice(label, options, name, current, change) {
+  const items = Object.entries(options).map(([value, words]) => h("label", {},
+    h("input", { type: "radio", name, value, checked: value === current, onchange: () => change(value) }), h("span", {}, words)));
+  return h("fieldset", { class: "choice" }, h("legend", {}, label), ...items);
+}
+
+export function makePlayer(root, traces, data) {
+  const most = Math.max(1e-6, ...traces.flatMap((t) => t.canvases.flatMap((c) => c.entropy.reduce((a, b) => Math.max(a, b), 0))));
+  const view = { frame: 0, shown: "sampled", colour: "entropy", most, playing: false, speed: 1, focus: { panel: 0, c: 0, p: 0 }, dark: false };
+  const frames = Math.max(...traces.map((t) => t.frames.length));
+  const panels = traces.map((trace, index) => makePanel(trace, index, view));
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let timer = null;
+
+  const button = (name, label, action) => h("button", { type: "button", title: label, "aria-label": label, onclick: action }, icon(name));
+  const playButton = button("play", "Play", () => (view.playing ? pause() : play()));
+  playButton.classList.add("primary");
+  const range = h("input", { type: "range", min: "0", max: `${frames - 1}`, step: "1", value: "0", "aria-label": "Denoising step",
+    oninput: () => { pause(); seek(Number(range.value)); } });
+  const speed = h("select", { "aria-label": "Speed", onchange: () => { view.speed = Number(speed.value); if (view.playing) play(); } },
+    ...[0.5, 1, 2, 4].map((x) => h("option", { value: x, selected: x === 1 }, `${x}×`)));
+  const status = h("p", { class: "status" }), live = h("p", { class: "unseen", role: "status", "aria-live": "polite" });
+  const group = `dg-${Math.abs([...JSON.stringify(traces.map((t) => t.canvases[0].meanEntropy))].reduce((a, c) => (a * 31 + c.charCodeAt(0)) | 0, 7))}`;
+  const controls = h("div", { class: "controls", role: "group", "aria-label": "Player" },
+    button("first", "First step", () => jump(0)), button("back", "Step back", () => jump(view.frame - 1)), playButton,
+    button("forward", "Step forward", () => jump(view.frame + 1)), button("last", "Commit", () => jump(frames - 1)), range, speed);
+  const options = h("div", { class: "options" },
+    choice("Show", SHOWN, `${group}-shown`, view.shown, (value) => { view.shown = value; draw(); }),
+    choice("Colour", COLOURS, `${group}-colour`, view.colour, (value) => { view.colour = value; draw(); }));
+  const legend = h("div", { class: "legend" });
+  const curves = makeCurves(traces, (f) => jump(f));
+  const inspector = makeInspector((f) => jump(f));
+  const el = h("section", { class: "dg", "aria-label": data.title || "Canvas player", "data-lm-suppress-shortcuts": "true" },
+    h("header", {}, h("h3", {}, data.title || "Canvas player"), status), controls, options,
+    h("div", { class: "body" },
+      h("div", { class: "main" }, h("div", { class: "panels" }, ...panels.map((p) => p.el)), legend),
+      h("aside", {}, inspector.el, curves.el)), live);
+  root.replaceChildren(el);
+
+  function seek(frame) {
+    view.frame = Math.min(frames - 1, Math.max(0, frame));
+    draw();
+  }
+  function jump(frame) { pause(); seek(frame); live.textContent = status.textContent; }
+  function play() {
+    clearInterval(timer);
+    if (view.frame >= frames - 1) seek(0);
+    view.playing = true;
+    timer = setInterval(() => (view.frame >= frames - 1 || !el.isConnected ? pause() : seek(view.frame + 1)), 320 / view.speed);
+    showPlaying();
+  }
+  function pause() {
+    clearInterval(timer);
+    if (view.playing) live.textContent = status.textContent;
+    view.playing = false;
+    showPlaying();
+  }
+  function showPlaying() {
+    playButton.replaceChildren(icon(view.playing ? "pause" : "play"));
+    for (const name of ["aria-label", "title"]) playButton.setAttribute(name, view.playing ? "Pause" : "Play");
+  }
+
+  function draw() {
+    for (const panel of panels) {
+      const frame = panel.frameOf(view.frame);
+      for (const block of panel.blocks)
+        drawBlock(panel, block, block.c < frame.c ? block.canvas.N : block.c > frame.c ? -1 : frame.n, view);
+      drawText(panel, frame, view.shown);
+    }
+    range.value = view.frame;
+    status.textContent = describe(panels[0]);
+    range.setAttribute("aria-valuetext", status.textContent);
+    curves.draw(view.frame);
+    drawInspector();
+  }
+  function describe(panel) {
+    const { c, n } = panel.frameOf(view.frame), canvas = panel.trace.canvases[c];
+    const many = panel.trace.canvases.length > 1 ? `canvas ${c + 1} of ${panel.trace.canvases.length}, ` : "";
+    if (n >= canvas.N) return `${many}committed after ${canvas.N} steps (${canvas.stop})`;
+    const parts = [`${many}step ${n + 1} of ${canvas.N}`, `temperature ${round(canvas.temperature[n], 3)}`,
+      `mean entropy ${nats(canvas.meanEntropy[n])} nats`, `${canvas.counts.accepted[n]} accepted`, `${canvas.counts.revised[n]} revised`];
+    return parts.join(" · ");
+  }
+  function drawLegend() {
+    const key = (state, words) => h("li", {}, h("span", { class: `cell ${state}`, "aria-hidden": "true" }, "ab"), words);
+    const scale = h("span", { class: "scale", "aria-hidden": "true" });
+    scale.style.background = `linear-gradient(90deg, ${view.shades.map((s) => s.back).join(",")})`;
+    const ends = view.colour === "entropy" ? ["0", `${round(view.most, 1)} nats`] : ["100 %", "0 %"];
+    legend.replaceChildren(
+      h("ul", { "aria-label": "Marks" }, key("accepted", "accepted"), key("renoised", "renoised"), key("accepted revised", "revised: its best guess changed"),
+        key("pinned", "pinned"), key("final", "final"), key("cut", "after the end token")),
+      h("p", { class: "ramp" }, `${COLOURS[view.colour]} `, ends[0], scale, ends[1]));
+  }
+
+  // -- focus: one cell of the whole player is reachable by Tab, the arrows move it, the inspector follows it
+  function cellAt({ panel, c, p }) { return panels[panel].blocks[c].cells[p]; }
+  function focusCell(next, move = true) {
+    const old = cellAt(view.focus), cell = cellAt(next);
+    old.tabIndex = -1; old.setAttribute("aria-selected", "false");
+    cell.tabIndex = 0; cell.setAttribute("aria-selected", "true");
+    view.focus = next;
+    if (move) cell.focus({ preventScroll: false });
+    drawInspector();
+  }
+  function drawInspector() {
+    const { panel, c, p } = view.focus, frame = panels[panel].frameOf(view.frame);
+    inspector.draw(panels[panel].trace, c, c < frame.c ? Infinity : c > frame.c ? -1 : frame.n, p, view);
+  }
+  function moveInCells(key, target) {
+    const { panel, c, p } = view.focus, blocks = panels[panel].blocks, { C } = blocks[c].canvas;
+    const columns = getComputedStyle(blocks[c].grid).gridTemplateColumns.split(" ").length;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[key];
+    const next = key === "Home" ? 0 : key === "End" ? C - 1 : p + step;
+    if (next >= 0 && next < C) focusCell({ panel, c, p: next });
+    else if (next < 0 && c > 0) focusCell({ panel, c: c - 1, p: blocks[c - 1].canvas.C - 1 });
+    else if (next >= C && c < blocks.length - 1) focusCell({ panel, c: c + 1, p: 0 });
+  }
+  el.addEventListener("keydown", (event) => {
+    const target = event.composedPath()[0], cell = target.closest?.(".grid .cell");
+    if (event.ctrlKey || event.metaKey || event.altKey || target.closest?.("select, input:not([type=range]), textarea")) return;
+    const arrows = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key);
+    if (event.key === " " && !target.closest?.("button, summary")) view.playing ? pause() : play();
+    else if (event.key === "," || event.key === "PageUp") jump(view.frame - 1);
+    else if (event.key === "." || event.key === "PageDown") jump(view.frame + 1);
+    else if (cell && arrows) moveInCells(event.key, cell);
+    else if (event.key === "ArrowLeft" || event.key === "ArrowRight") jump(view.frame + (event.key === "ArrowRight" ? 1 : -1));
+    else if (event.key === "Home" || event.key === "End") jump(event.key === "Home" ? 0 : frames - 1);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  panels.forEach((panel, index) => panel.el.addEventListener("pointerdown", (event) => {
+    const cell = event.composedPath().find((x) => x.dataset?.p !== undefined);
+    if (cell) { event.preventDefault(); focusCell({ panel: index, c: Number(cell.dataset.c), p: Number(cell.dataset.p) }); }
+  }));
+  panels.forEach((panel, index) => panel.el.addEventListener("focusin", (event) => {
+    const cell = event.composedPath()[0];
+    if (cell.dataset?.p === undefined || cellAt(view.focus) === cell) return;
+    focusCell({ panel: index, c: Number(cell.dataset.c), p: Number(cell.dataset.p) }, false);
+  }));
+
+  function retheme() {
+    view.dark = isDark(el);
+    el.dataset.theme = view.dark ? "dark" : "light";
+    el.classList.toggle("still", still);
+    view.shades = shades(data.ramp[view.dark ? "dark" : "light"]);
+    draw();
+    drawLegend();
+  }
+  options.addEventListener("change", drawLegend);
+  focusCell(view.focus, false);
+  const watch = new MutationObserver(() => isDark(el) !== view.dark && retheme());
+  watch.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light"] });
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", retheme);
+  retheme();
+  requestAnimationFrame(() => isDark(el) !== view.dark && retheme());
+  return { destroy: () => { clearInterval(timer); watch.disconnect(); scheme.removeEventListener("change", retheme); } };
+}
+
+// ---- the module both hosts load -------------------------------------------------------------------------------------
+async function render({ model, el }) {
+  const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
+  const stage = h("div", { class: "stage" }), style = h("style", {}, CSS);
+  const knobs = model.get("knobs") ? makeKnobs(model) : null;
+  shadow.replaceChildren(style, ...(knobs ? [knobs.el] : []), stage);
+  let player = null;
+  async function show() {
+    const data = model.get("data");
+    if (!data || !data.traces) return;
+    const traces = await Promise.all(data.traces.map(openTrace));
+    player?.destroy();
+    player = makePlayer(stage, traces, data);
+  }
+  model.on("change:data", show);
+  await show();
+  return () => { player?.destroy(); knobs?.destroy(); model.off("change:data", show); };
+}
+
+export default { render };
