@@ -18,7 +18,7 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may need a network
 os.environ.setdefault("PYTHONHASHSEED", "0")  # inherited by the kernels
 # Every annotation of the package (shapes, dtypes and plain types) is checked at each call, in the tests only.
-_hook = jaxtyping.install_import_hook("diffgemma_lite", "beartype.beartype")
+_hook = jaxtyping.install_import_hook("diffgemma_lite", "typechecker.check")  # tests/typechecker.py
 
 import torch  # noqa: E402  (after the hook, like everything that might import the package)
 

@@ -24,6 +24,7 @@ from torch import Tensor
 @dataclass(frozen=True, kw_only=True)
 class Size:
     width: int
+    scale: float = 1
 
 def pair(x: Float[Tensor, "B C"], y: Float[Tensor, "B C"]) -> Float[Tensor, "B"]:
     return (x * y).sum(-1)
@@ -84,7 +85,7 @@ def test_shapes_and_types_of_the_package_are_checked(probe):
         probe.pair(torch.ones(2, 3), torch.ones(3, 3))
     with pytest.raises(jaxtyping.TypeCheckError):
         probe.pair(torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long))
-    assert probe.Size(width=3).width == 3
+    assert probe.Size(width=3, scale=2).scale == 2  # an int may stand for a float
     with pytest.raises(jaxtyping.TypeCheckError):
         probe.Size(width="3")
     assert probe.View().advance(2) == 2

@@ -1,0 +1,5 @@
+"""The type checker conftest.py hands to jaxtyping: beartype, with the usual rule that an int may stand where a float is asked."""
+
+from beartype import BeartypeConf, beartype
+
+check = beartype(conf=BeartypeConf(is_pep484_tower=True))
