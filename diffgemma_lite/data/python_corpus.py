@@ -2,7 +2,7 @@
 
 How it differs from the usual: nothing is downloaded, whole modules are held out (never lines of a module that is also
 trained on), and every target ends where the text itself ends (a body, a paragraph), so that an end token means
-something. Walked in notebook 06. `prompt + target` is always the text itself, joined without anything in between.
+something. Walked in notebook 06. Except for doc, `prompt + target` is the text itself, nothing put in between.
 
     body      signature and docstring -> the body, rewritten by `ast.unparse` (4 spaces, no comments)
     doc       signature and body -> the first paragraph of the docstring
@@ -19,8 +19,9 @@ import argparse
 import ast
 import hashlib
 import inspect
-import re
+import os
 import platform
+import re
 import sysconfig
 import tokenize
 import warnings
@@ -81,9 +82,13 @@ def split_of(module: str) -> str:
 
 def modules(root: Path) -> Iterator[tuple[str, str]]:
     """(dotted name, source) of every file used under `root`, in the order of the names."""
-    paths = {path.relative_to(root).with_suffix("").parts: path for path in root.rglob("*.py")}
+    paths = {}
+    for folder, inside, files in os.walk(root):
+        inside[:] = set(inside) - LEFT_OUT  # never walks through the installed packages
+        paths.update({(Path(folder) / name).relative_to(root).with_suffix("").parts: Path(folder) / name
+                      for name in files if name.endswith(".py")})
     for parts, path in sorted(paths.items()):
-        if LEFT_OUT & set(parts) or GENERATED.match(parts[0]):
+        if parts[-1] in LEFT_OUT or GENERATED.match(parts[0]):
             continue
         try:
             with tokenize.open(path) as file:  # honours the coding line, utf-8 otherwise
@@ -97,7 +102,7 @@ def shorten(text: str, limit: int = PROMPT_CHARS, last: bool = False) -> str:
     if len(text) <= limit:
         return text
     if last:
-        cut = text.find("\n", len(text) - limit)
+        cut = text.find("\n", len(text) - limit - 1)
         return text[len(text) - limit:] if cut < 0 else text[cut + 1:]
     cut = text.rfind("\n", 0, limit)
     return text[:limit] if cut <= 0 else text[:cut].rstrip()
@@ -145,7 +150,8 @@ def continue_examples(module: str, source: str) -> Iterator[Example]:
     """Windows over source lines: a paragraph of n lines gives about n / STRIDE cuts, the first one placed by a hash."""
     text = "\n".join(line.rstrip() for line in source.splitlines())
     for match in re.finditer(r"(?:\n+|^)[^\n]+(?:\n[^\n]+)*", text):
-        breaks = [match.start()] + [match.start() + place.start() + 1 for place in re.finditer(r"(?<=[^\n])\n", match[0][1:])]
+        inner = re.finditer(r"(?<=[^\n])\n", match[0][1:])
+        breaks = [match.start(), *(match.start() + 1 + place.start() for place in inner)]
         for cut in breaks[int(fraction(match[0]) * min(STRIDE, len(breaks)))::STRIDE]:
             prompt = shorten(text[max(0, cut - PROMPT_CHARS - 200):cut], last=True).strip("\n")
             if prompt:

@@ -114,9 +114,12 @@ class Tokenizer:
         parts = re.split("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")", text)
         return [i for part in parts for i in ([SPECIAL_TOKENS.index(part)] if part in SPECIAL_TOKENS else self.encode(part))]
 
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """The ids of many texts, faster than one by one."""
-        return [encoding.ids for encoding in self.backend.encode_batch(list(texts), add_special_tokens=False)]
+        texts = list(texts)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"texts: got {texts[:3]!r}..., takes an iterable of str")
+        return [encoding.ids for encoding in self.backend.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` (a list or a one-dimensional tensor), special ids left out."""
@@ -133,7 +136,7 @@ class Tokenizer:
             raise ValueError(f"name: got {name!r}, takes one of {', '.join(SPECIAL_TOKENS)}")
         return SPECIAL_TOKENS.index(marker)
 
-    def _known(self, token_id: int, argument: str) -> int:
+    def _known(self, token_id: object, argument: str) -> int:
         try:
             number = int(token_id)
         except (TypeError, ValueError):
@@ -175,6 +178,6 @@ def _prompt_ids(tokenizer: Tokenizer, task: str, ids: list[int], max_prompt: int
     return [tokenizer.bos_id, tokenizer.marker_id(task), *ids[-(max_prompt - 2):]]
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def _at_least(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}: got {value!r}, takes an int of at least {least}")
