@@ -87,7 +87,9 @@ def temperature_at(step: int, sampler: SamplerConfig) -> float:
     n = sampler.max_denoising_steps
     if not 0 <= step < n:
         raise ValueError(f"step: got {step}, takes 0 to {n - 1}")
-    return sampler.t_min + (sampler.t_max - sampler.t_min) * ((n - step) / n)
+    # in float32 like the reference: one unit in the last place here becomes another canvas ten steps later
+    share = torch.tensor(n - step, dtype=torch.float32) / n
+    return float(sampler.t_min + (sampler.t_max - sampler.t_min) * share)
 
 
 def token_entropy(scaled_logits: Float[Tensor, "b c v"]) -> Float[Tensor, "b c"]:
