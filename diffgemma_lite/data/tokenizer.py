@@ -119,7 +119,7 @@ class Tokenizer:
         texts = list(texts)
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"texts: got {texts[:3]!r}..., takes an iterable of str")
-        return [encoding.ids for encoding in self.backend.encode_batch(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` (a list or a one-dimensional tensor), special ids left out."""
