@@ -71,7 +71,7 @@ def widget_exceptions() -> Iterator[list[str]]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """The package as a reader runs it, its annotations not checked: for tests of what the package itself says to bad input."""
+    """The package as a reader runs it, annotations not checked: for tests of what the package itself says to bad input."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -80,7 +80,7 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_swallowed_exception() -> Iterator[None]:
-    """A callback that raises fails the test it ran in, although the widget library hides it (Button.on_click, interactive)."""
+    """A callback that raises fails the test it ran in, although the widget library hides it (on_click, interactive)."""
     with widget_exceptions() as found:
         yield
     if found:

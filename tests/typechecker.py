@@ -1,4 +1,4 @@
-"""The type checker conftest.py hands to jaxtyping: beartype, with the usual rule that an int may stand where a float is asked."""
+"""The type checker conftest.py hands to jaxtyping: beartype, with the usual rule that an int may stand for a float."""
 
 from beartype import BeartypeConf, beartype
 

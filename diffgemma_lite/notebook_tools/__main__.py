@@ -37,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="python -m diffgemma_lite.notebook_tools", description=description, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m diffgemma_lite.notebook_tools",
+        description=description,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True)
     for name in ("run", "tidy", "check", "export"):

@@ -80,10 +80,9 @@ def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Of streams that follow each other, one per name: where a kernel cuts and interleaves them is a matter of timing."""
     result: list[NotebookNode] = []
     for output in outputs:
-        is_stream = output.output_type == "stream"
-        neighbours = takewhile(lambda earlier: is_stream and earlier.output_type == "stream", reversed(result))
-        same = next((earlier for earlier in neighbours if earlier.name == output.name), None)
-        if same is None:
+        before = takewhile(lambda earlier: earlier.output_type == "stream", reversed(result))
+        same = next((earlier for earlier in before if earlier.name == output.get("name")), None)
+        if same is None or output.output_type != "stream":
             result.append(output)
         else:
             same.text += output.text
@@ -124,7 +123,12 @@ def last_lines(text: str) -> str:
 def hide_paths(text: str) -> str:
     """The folders of this machine by what they are: the repository, the Python, the temporary folder, the home."""
     text = re.sub(r"[^\s\"'<>]*ipykernel_\d+[\\/]+\d+\.py", "cell.py", text)
-    names = {ROOT: "~/diffgemma_lite", sys.prefix: "~/python", sys.base_prefix: "~/python", tempfile.gettempdir(): "~/temporary"}
+    names = {
+        ROOT: "~/diffgemma_lite",
+        sys.prefix: "~/python",
+        sys.base_prefix: "~/python",
+        tempfile.gettempdir(): "~/temporary",
+    }
     for place, name in [*names.items(), (Path.home(), "~")]:
         if len(str(place)) > 1:
             text = re.sub(re.escape(str(place)) + r"(?![\w.-])", lambda _, name=name: name, text)

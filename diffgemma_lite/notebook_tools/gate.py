@@ -12,7 +12,8 @@ from .execute import CELL_METADATA, METADATA, WIDGET, cell_ids, is_text
 
 MAX_OUTPUT = 300_000  # bytes of JSON one output may take
 MACHINE_PATH = re.compile(
-    r"(?<![\w.~+/=-])/(?:home|root|Users|tmp|work|private|var/folders)(?:/|(?=['\"<\n]|$))|\b[A-Za-z]:\\+Users\\", re.MULTILINE
+    r"(?<![\w.~+/=-])/(?:home|root|Users|tmp|work|private|var/folders)(?:/|(?=['\"<\n]|$))|\b[A-Za-z]:\\+Users\\",
+    re.MULTILINE,
 )
 ADDRESS = re.compile(r"(?:\b(?:https?|wss?|ftp):\\?/\\?/|^\s*//|url\(\s*['\"]?//)(?!www\.w3\.org/)", re.IGNORECASE)
 
@@ -25,7 +26,8 @@ def faults(notebook: NotebookNode) -> list[str]:
         found.append("metadata: not the common kernelspec and language_info (run tidy)")
     number = 0
     for place, (cell, name) in enumerate(zip(notebook.cells, cell_ids(notebook), strict=True)):
-        problems = [] if cell.get("id") == name else [f"its id {cell.get('id')!r} does not follow from its source (run tidy)"]
+        own = cell.get("id")
+        problems = [] if own == name else [f"its id {own!r} does not follow from its source (run tidy)"]
         problems += [f"metadata {key!r} was left by a tool (run tidy)" for key in sorted(set(cell.metadata) - CELL_METADATA)]
         if cell.cell_type == "code":
             number += bool(cell.source.strip())
@@ -68,8 +70,8 @@ def output_faults(output: NotebookNode) -> list[str]:
 
 
 class _Addresses(HTMLParser):
-    """Collects what an attribute, a script or a style sheet points to. Text, and data that a script reads, may name anything:
-    a model trained on prose writes addresses too."""
+    """Collects what an attribute, a script or a style sheet points to. Text, and data that a script reads, may name
+    anything: a model trained on prose writes addresses too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,12 @@ OFFLINE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_requirejs -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}"""
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
-INDEX = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>\n<ul>\n{rows}\n</ul></html>\n'
+INDEX = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>
+<ul>
+{rows}
+</ul></html>
+"""
 
 
 def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path]:

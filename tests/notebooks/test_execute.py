@@ -19,7 +19,7 @@ from diffgemma_lite.notebook_tools.pages import export
 CELLS = [
     "import os, sys, tempfile, warnings\nimport anywidget, ipywidgets, traitlets\nfrom IPython.display import HTML, display",
     "print(sys.executable, os.getcwd(), tempfile.gettempdir(), os.path.expanduser('~/x'), sep='\\n')",
-    "class Counter(anywidget.AnyWidget):\n    _esm = 'export default {}'\n    n = traitlets.Int(3).tag(sync=True)\nCounter()",
+    "class Counter(anywidget.AnyWidget):\n    _esm = 'export default {}'\n    n = traitlets.Int().tag(sync=True)\nCounter()",
     "from tqdm.auto import tqdm as in_a_widget\nfrom tqdm import tqdm as on_a_line\n"
     "for i in in_a_widget(range(3)): pass\nfor i in on_a_line(range(3), desc='three'): pass",
     "print('a'); print('b', file=sys.stderr); print('c'); warnings.warn('careful')",
@@ -28,7 +28,8 @@ CELLS = [
 
 
 def write(path, *sources):
-    nbformat.write(new_notebook(cells=[new_markdown_cell("# Title & more\n\n[on](01_next.ipynb#x)"), *map(new_code_cell, sources)]), str(path))
+    opening = new_markdown_cell("# Title & more\n\n[on](01_next.ipynb#x)")
+    nbformat.write(new_notebook(cells=[opening, *map(new_code_cell, sources)]), str(path))
     return path
 
 

@@ -12,6 +12,7 @@ from diffgemma_lite.notebook_tools.execute import NOTEBOOKS, WIDGET, tidy
 from diffgemma_lite.notebook_tools.gate import MAX_OUTPUT, faults
 
 COURSE = sorted(NOTEBOOKS.glob("*.ipynb"))
+MACHINE = "path of the machine"
 HOME = "/" + "root"  # in pieces: no file of this repository names a machine's folder
 
 
@@ -20,24 +21,31 @@ def test_a_notebook_of_the_course_may_be_committed(path):
     assert not faults(nbformat.read(str(path), as_version=4))
 
 
-def page(**data: str):
-    return new_output("display_data", data={"text/plain": "<view>"} | {key.replace("_", "/", 1): value for key, value in data.items()})
+def page(markup: object, kind: str = "text/html"):
+    return new_output("display_data", data={"text/plain": "<view>", kind: markup})
+
+
+def printed(text: str):
+    return new_output("stream", name="stdout", text=text)
 
 
 def good():
     """A notebook as `run` leaves it, with every kind of output that is welcome."""
-    table = "<table><tr><td>see https://example.org</td></tr></table><script type='application/json'>[\"https://example.org\"]</script>"
+    table = "<table><tr><td>see https://example.org</td></tr></table>"
+    data = "<script type='application/json'>[\"https://example.org\"]</script>"
     script = "<script>// draws\nconst ns = 'http://www.w3.org/2000/svg'</script><a href='#top'>up</a>"
+    two = new_output("execute_result", {"text/plain": "2"}, execution_count=1)
+    error = new_output("error", ename="E", evalue="e", traceback=["e"])
     cells = [
         new_markdown_cell("# A title\n\n[a link](https://example.org)"),
-        new_code_cell("1 + 1", execution_count=1, outputs=[new_output("execute_result", {"text/plain": "2"}, execution_count=1)]),
-        new_code_cell("show()", execution_count=2, outputs=[page(text_html=table + script), page(text_html="and/or")]),
-        new_code_cell("steps()", execution_count=3, outputs=[new_output("stream", name="stderr", text="100%|####| 3/3\n")]),
-        new_code_cell("raise", execution_count=4, metadata={"tags": ["raises-exception"]}, outputs=[new_output("error", ename="E", evalue="e", traceback=["e"])]),
+        new_code_cell("1 + 1", execution_count=1, outputs=[two]),
+        new_code_cell("show()", execution_count=2, outputs=[page(table + data + script), page("and/or")]),
+        new_code_cell("steps()", execution_count=3, outputs=[printed("100%|####| 3/3\n")]),
+        new_code_cell("raise", execution_count=4, metadata={"tags": ["raises-exception"]}, outputs=[error]),
         new_code_cell(""),
         new_markdown_cell("the same"),
         new_markdown_cell("the same"),
-    ]  # fmt: skip
+    ]
     return tidy(new_notebook(cells=cells))
 
 
@@ -66,20 +74,20 @@ BAD = {
     "run twice": (set_count(3, 7), "execution count is 7, not 3"),
     "run out of order": (lambda n: (set_count(1, 2)(n), set_count(2, 1)(n)), "execution count is 2, not 1"),
     "error": (put(new_output("error", ename="KeyError", evalue="x", traceback=[])), "output is an error: KeyError: x"),
-    "widget view": (put(new_output("display_data", {WIDGET: {"model_id": "0"}, "text/html": "<b>b</b>"})), "widget view"),
-    "too large": (put(page(text_html="x" * MAX_OUTPUT)), "bytes; 300,000 are allowed"),
-    "script from a network": (put(page(text_html='<script src="https://cdn.example/x.js"></script>')), "external address"),
-    "script without a scheme": (put(page(text_html='<script src="//cdn.example/x.js"></script>')), "external address"),
-    "import in a script": (put(page(text_html="<script type=module>import x from 'https://esm.example/x'</script>")), "external address"),
-    "font in a style": (put(page(text_html="<style>p { background: url(//cdn.example/x.png) }</style>")), "external address"),
-    "javascript output": (put(page(application_javascript="fetch('http://example.org')")), "application/javascript output names"),
-    "picture in an svg": (put(new_output("display_data", {"image/svg+xml": "<image href='https://example.org/x.png'/>"})), "svg+xml output names"),
-    "home in a print": (put(new_output("stream", name="stdout", text=f"read {HOME}/x/model\n")), "path of the machine"),
-    "home alone in a print": (put(new_output("stream", name="stdout", text=f"cwd: {HOME}\n")), "path of the machine"),
-    "folder in a table": (put(page(text_html="<td>" + "/" + "work/main</td>")), "path of the machine"),
-    "temporary folder in data": (put(new_output("display_data", {"application/json": {"at": "/" + "tmp/x"}})), "path of the machine"),
-    "folder of Windows": (put(new_output("stream", name="stdout", text="C:\\Users\\me\\x\n")), "path of the machine"),
-    "states of a progress bar": (put(new_output("stream", name="stderr", text="\r 0%\r50%\r100%\n")), "every state of a progress bar"),
+    "widget view": (put(page("<b>b</b>") | {"data": {WIDGET: {"model_id": "0"}}}), "widget view"),
+    "too large": (put(page("x" * MAX_OUTPUT)), "bytes; 300,000 are allowed"),
+    "script of a network": (put(page('<script src="https://cdn.example/x.js"></script>')), "external address"),
+    "script without a scheme": (put(page('<script src="//cdn.example/x.js"></script>')), "external address"),
+    "import in a script": (put(page("<script>import x from 'https://esm.example/x'</script>")), "external address"),
+    "picture in a style": (put(page("<style>p { background: url(//cdn.example/x.png) }</style>")), "external address"),
+    "javascript": (put(page("fetch('http://example.org')", "application/javascript")), "javascript output names"),
+    "picture in an svg": (put(page("<image href='https://example.org/x.png'/>", "image/svg+xml")), "svg+xml output names"),
+    "home in a print": (put(printed(f"read {HOME}/x/model\n")), MACHINE),
+    "home alone in a print": (put(printed(f"cwd: {HOME}\n")), MACHINE),
+    "folder in a table": (put(page("<td>" + "/" + "work/main</td>")), MACHINE),
+    "temporary folder in data": (put(page({"at": "/" + "tmp/x"}, "application/json")), MACHINE),
+    "folder of Windows": (put(printed("C:\\Users\\me\\x\n")), MACHINE),
+    "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")), "every state of a progress bar"),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 import diffgemma_lite
 
-PROBE = '''
+PROBE = """
 from __future__ import annotations
 from dataclasses import dataclass
 import anywidget, traitlets
@@ -36,8 +37,8 @@ class View(anywidget.AnyWidget):
     def advance(self, by: int) -> int:
         self.step += by
         return self.step
-'''
-CALLBACKS = '''
+"""
+CALLBACKS = """
 import ipywidgets, traitlets
 
 def fails(*_):
@@ -67,7 +68,7 @@ def test_quiet_passes():
     button = ipywidgets.Button()
     button.on_click(lambda _: None)
     button.click()
-'''
+"""
 
 
 @pytest.fixture
@@ -118,12 +119,12 @@ def test_an_exception_in_a_callback_fails_its_test(tmp_path):
     (tmp_path / "test_made_up.py").write_text(CALLBACKS)
     here = Path(__file__).resolve().parents[1]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "-c", str(here.parent / "pyproject.toml"),
-         "--rootdir", str(tmp_path), "-rA", str(tmp_path / "test_made_up.py")],
+        [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "conftest", "-p", "no:cacheprovider",
+         "-c", str(here.parent / "pyproject.toml"), "--rootdir", str(tmp_path), str(tmp_path / "test_made_up.py")],
         env=os.environ | {"PYTHONPATH": str(here)}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    result = dict(reversed(line.split()[:2]) for line in done.stdout.splitlines() if line.startswith(("PASSED", "FAILED", "ERROR")))
-    outcome = {name.rpartition("::")[2]: word for name, word in result.items()}
+    lines = re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)", done.stdout, re.MULTILINE)
+    outcome = {name: word for word, name in sorted(lines, reverse=True)}  # PASSED, then ERROR while tearing down, is ERROR
     for name in ("button", "interactive", "message_of_the_page", "thread"):
         assert outcome[f"test_{name}_fails"] in ("FAILED", "ERROR"), done.stdout
     assert outcome["test_quiet_passes"] == "PASSED", done.stdout
