@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
 import tempfile
@@ -123,13 +124,10 @@ def last_lines(text: str) -> str:
 def hide_paths(text: str) -> str:
     """The folders of this machine by what they are: the repository, the Python, the temporary folder, the home."""
     text = re.sub(r"[^\s\"'<>]*ipykernel_\d+[\\/]+\d+\.py", "cell.py", text)
-    names = {
-        ROOT: "~/diffgemma_lite",
-        sys.prefix: "~/python",
-        sys.base_prefix: "~/python",
-        tempfile.gettempdir(): "~/temporary",
-    }
-    for place, name in [*names.items(), (Path.home(), "~")]:
-        if len(str(place)) > 1:
-            text = re.sub(re.escape(str(place)) + r"(?![\w.-])", lambda _, name=name: name, text)
+    places = {"~/diffgemma_lite": ROOT, "~/python": sys.prefix, "~/temporary": tempfile.gettempdir(), "~": Path.home()}
+    names = {form(place): name for name, place in places.items() for form in (str, os.path.realpath)}
+    names[sys.base_prefix] = "~/python"
+    for place in sorted(names, key=len, reverse=True):  # a folder before the one it lies in
+        if len(place) > 1:
+            text = re.sub(re.escape(place) + r"(?![\w.-])", lambda _, name=names[place]: name, text)
     return text

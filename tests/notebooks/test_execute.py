@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -104,8 +105,11 @@ def test_last_lines(text, shown):
     assert last_lines(text) == shown
 
 
-def test_hide_paths_needs_a_whole_name():
-    assert hide_paths(f"{Path.home()}-other") == f"{Path.home()}-other"
+def test_hide_paths_needs_a_whole_name(monkeypatch):
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, os.path.join(os.sep, "somewhere", "me"))
+    home = str(Path.home())
+    assert hide_paths(f"{home}; {home}-other; {os.path.join(home, 'x')}") == f"~; {home}-other; ~{os.sep}x"
     assert sys.prefix not in hide_paths(f"at {sys.prefix}/lib, {sys.prefix}")
 
 
