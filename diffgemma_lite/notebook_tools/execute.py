@@ -122,12 +122,13 @@ def last_lines(text: str) -> str:
 
 
 def hide_paths(text: str) -> str:
-    """The folders of this machine by what they are: the repository, the Python, the temporary folder, the home."""
+    """The folders of this machine by what they are: the repository, the environment, the temporary folder, the home."""
     text = re.sub(r"[^\s\"'<>]*ipykernel_\d+[\\/]+\d+\.py", "cell.py", text)
-    places = {"~/diffgemma_lite": ROOT, "~/python": sys.prefix, "~/temporary": tempfile.gettempdir(), "~": Path.home()}
+    places = {"~/diffgemma_lite": ROOT, "~/temporary": tempfile.gettempdir(), "~": Path.home()}
+    if sys.prefix != sys.base_prefix:  # an environment; a Python of the system may be in a folder like /usr
+        places["~/python"] = sys.prefix
     names = {form(place): name for name, place in places.items() for form in (str, os.path.realpath)}
-    names[sys.base_prefix] = "~/python"
     for place in sorted(names, key=len, reverse=True):  # a folder before the one it lies in
         if len(place) > 1:
-            text = re.sub(re.escape(place) + r"(?![\w.-])", lambda _, name=names[place]: name, text)
+            text = re.sub(re.escape(place) + r"(?![\w-]|\.\w)", lambda _, name=names[place]: name, text)
     return text

@@ -109,7 +109,7 @@ def test_hide_paths_needs_a_whole_name(monkeypatch):
     for variable in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(variable, os.path.join(os.sep, "somewhere", "me"))
     home = str(Path.home())
-    assert hide_paths(f"{home}; {home}-other; {os.path.join(home, 'x')}") == f"~; {home}-other; ~{os.sep}x"
+    assert hide_paths(f"{home}; {home}-other; {os.path.join(home, 'x')}; {home}.") == f"~; {home}-other; ~{os.sep}x; ~."
     assert sys.prefix not in hide_paths(f"at {sys.prefix}/lib, {sys.prefix}")
 
 
