@@ -6,6 +6,7 @@ widget with knobs that re-runs the real model. Importing this package imports no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ..trace import Trace
@@ -71,7 +72,7 @@ def _fitted(traces: list[Trace], row: int, title: str, limit: int) -> str:
     cells = sum(int(c.steps[row]) * c.canvas.shape[2] for t in traces for c in t.canvases)
     limit = int(limit * max(1.0, cells / (48 * 256)))
     static = "<hr>".join(static_part(t, row, title) for t in traces)
-    for level in range(8):
+    for level in range(9):
         output = progressive_html(static, payload_of(traces, row, title, level))
         if len(output.encode()) <= limit:
             break
@@ -100,8 +101,18 @@ def _words(traces: list[Trace], row: int, title: str) -> str:
     return f"<{title}: {'; '.join(one(t) for t in traces)}>"
 
 
-def live_player(run, **options):
-    """A widget with knobs that re-runs the real model; see `live.make_live_player`."""
-    from .live import make_live_player
+def live_player(
+    run: Callable, *, knobs: dict | None = None, trace: Trace | None = None, decode: Callable | None = None,
+    title: str | None = None, row: int = 0,
+):  # fmt: skip
+    """A widget whose knobs re-run the real model: `run(settings, on_step) -> Trace` is called in a thread by its Run button.
 
-    return make_live_player(run, **options)
+    settings has one entry per knob. `run` hands `on_step` to `generate`; it returns True once Cancel was pressed.
+    knobs: {name: first value}; None takes prompt, seed, steps, bound, t_max, t_min, self_conditioning and stop.
+    trace: what is shown before the first run. decode(id) -> str: shows the canvas while it converges.
+    """
+    from .live import DEFAULTS, LivePlayer
+
+    if not callable(run):
+        raise ValueError(f"run: got {type(run).__name__}, takes a function run(settings, on_step) that returns a Trace")
+    return LivePlayer(run, DEFAULTS if knobs is None else knobs, trace=trace, decode=decode, title=title, row=row)

@@ -54,7 +54,7 @@ export function makeCurves(traces, seek) {
       seek(Math.round(((event.clientX - box.left) / box.width) * (frames - 1)));
     });
     const number = h("output", {});
-    const limit = limits.length ? h("small", {}, ` stop below ${limits.join(", ")} (dashed)`) : null;
+    const limit = limits.length ? h("small", {}, ` stop < ${limits.join(", ")}`) : null;
     const el = h("div", { class: "curve" }, h("p", {}, h("span", {}, curve.title, limit), number), svg);
     return { curve, y, cursor, dots, number, el };
   });

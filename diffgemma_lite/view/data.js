@@ -34,12 +34,14 @@ async function openCanvas(packed) {
     c.top_ids[i] = c.top_ids[i] === 0 ? c.top_ids[i - C * K] : c.top_ids[i] - 1;
   for (let i = 0; i < N * C; i++) {
     c.argmax[i] = c.argmax[i] === 0 ? c.top_ids[i * K] : c.argmax[i] - 1;
-    c.sampled[i] = c.sampled[i] < K ? c.top_ids[i * K + c.sampled[i]] : c.sampled[i] - K;
+    c.sampled[i] = c.sampled[i] < K ? c.top_ids[i * K + c.sampled[i]] : c.sampled[i] - K - 1; // -1: left out
   }
   for (let i = 0; i < N * C; i++) { // 0: handed on by the step before; 1: noise whose id was left out
     if (c.canvas[i] === 0) c.canvas[i] = c.accepted[i - C] ? c.sampled[i - C] : c.canvas[i - C];
     else c.canvas[i] = c.canvas[i] === 1 ? -1 : c.canvas[i] - 2;
   }
+  for (let i = 0; i < N * C; i++) // packed as the difference to what the best guesses say
+    c.revised[i] ^= i >= C && c.argmax[i] !== c.argmax[i - C] ? 1 : 0;
   c.top_probs = c.top_probs.map((p) => p / PROBABILITY_STEPS);
   return { ...c, N, C, K, temperature: packed.temperature, meanEntropy: packed.mean_entropy, stop: packed.stop, bound: packed.bound };
 }
@@ -47,9 +49,6 @@ async function openCanvas(packed) {
 // One trace -> canvases and frames. A frame is one denoising step; after the last of a canvas comes its commit (n = N).
 export async function openTrace(packed) {
   const canvases = await Promise.all(packed.canvases.map(openCanvas));
-  const gaps = await unpack(packed.ids), ids = [];
-  let id = 0;
-  for (const gap of gaps) ids.push((id += gap));
   const texts = JSON.parse(new TextDecoder().decode(await inflate(packed.texts)));
   const frames = [];
   let kept = packed.kept;
@@ -60,7 +59,7 @@ export async function openTrace(packed) {
     for (let n = 0; n <= c.N; n++) frames.push({ c: index, n });
     c.counts = countSteps(c);
   });
-  return { ...packed, canvases, ids, texts, frames, runs: new Map() };
+  return { ...packed, canvases, texts, frames, runs: new Map() };
 }
 
 function countSteps(c) {
@@ -116,11 +115,13 @@ export function visibleRuns(text, running = false) {
   return runs;
 }
 
-// What a cell shows for a local number: runs of text, or the id where there is no text, or ░ where the id was left out.
+// A local number's text; an id without one stands as #id, and one that was left out (-1) as ░.
+export const textOf = (trace, local) => (local < 0 ? "░" : typeof trace.texts[local] === "number" ? `#${trace.texts[local]}` : trace.texts[local]);
+
+// The same as runs, for a cell.
 export function tokenRuns(trace, local) {
   if (!trace.runs.has(local)) {
-    const runs = local < 0 ? [["░", true]] : visibleRuns(trace.texts[local]);
-    trace.runs.set(local, runs.length ? runs : [[`#${trace.ids[local]}`, true]]);
+    trace.runs.set(local, local < 0 ? [["░", true]] : visibleRuns(textOf(trace, local)));
   }
   return trace.runs.get(local);
 }
@@ -146,5 +147,5 @@ export function h(tag, properties = {}, ...children) {
 }
 
 export const round = (x, digits) => (x === undefined || Number.isNaN(x) ? "–" : x.toFixed(digits));
-export const nats = (x) => (x > 0 && x < 0.00095 ? x.toExponential(1).replace("e-", "e−") : x.toFixed(x < 0.1 ? 4 : x < 1 ? 3 : 2));
+export const nats = (x) => (x > 0 && x < 0.00095 ? x.toPrecision(2) : x.toFixed(x < 0.1 ? 4 : x < 1 ? 3 : 2));
 export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);

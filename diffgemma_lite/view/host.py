@@ -18,7 +18,7 @@ from .payload import pack_text
 from .static import visible_title
 
 HERE = Path(__file__).parent
-MODULES = ("data.js", "inspector.js", "curves.js", "knobs.js", "player.js")  # in order of dependence; the last exports
+MODULES = ("data.js", "colour.js", "inspector.js", "curves.js", "knobs.js", "player.js")  # in order of dependence; the last exports
 
 LOADER = """
 const inflate = async (text) => {

@@ -7,16 +7,14 @@ import { entropyOrder, positionState, tokenRuns, fillRuns, h, nats, percent } fr
 const WIDTH = 300, ROWS = 6;
 
 // The rule: surest first, a position is accepted while the entropies before it sum to at most the bound.
-export function reasonOf(canvas, n, p, rank, before, of) {
+export function reasonOf(canvas, n, p, rank, before) {
   const bound = nats(canvas.bound), used = `${nats(before)} nats`, surer = rank - 1;
-  const others = surer === 0 ? "No position is surer" : surer === 1 ? "The one surer position" : `The ${surer} surer positions`;
-  if (n >= canvas.N) return "Committed: the best guess of the last step enters the cache.";
+  const others = surer === 1 ? "the one surer position" : `the ${surer} surer positions`;
+  if (n >= canvas.N) return "Committed: the best guess of the last step enters the cache. The numbers below are that step's.";
   if (canvas.pinned[p]) return "Pinned: given by the caller, put back after every step, outside the order and the budget.";
-  if (canvas.accepted[n * canvas.C + p])
-    return surer === 0
-      ? `Accepted: no position is surer, and the surest one always is (0 nats are used before it, the bound is ${bound}).`
-      : `Accepted: ${others.toLowerCase()} use ${used}, at most the bound of ${bound}.`;
-  return `Renoised: ${others.toLowerCase()} use ${used} already, more than the bound of ${bound}. A random token takes its place.`;
+  if (canvas.accepted[n * canvas.C + p] && surer === 0) return `Accepted: the surest position, so nothing is used before it (the bound is ${bound} nats).`;
+  if (canvas.accepted[n * canvas.C + p]) return `Accepted: ${others} ${surer === 1 ? "uses" : "use"} ${used}, at most the bound of ${bound}.`;
+  return `Renoised: ${others} ${surer === 1 ? "uses" : "use"} ${used} already, more than the bound of ${bound}. A random token takes its place.`;
 }
 
 // The candidates worth a row: those that were most probable at some step, by their largest probability.
@@ -88,7 +86,7 @@ function candidates(trace, canvas, n, p) {
     bar.style.setProperty("--p", probability);
     items.push(h("li", {}, name, bar, h("output", { "data-probability": probability }, percent(probability))));
   }
-  return h("ol", { class: "candidates", "aria-label": "Most probable tokens at this step" }, ...items);
+  return h("ol", { class: "candidates", style: `--rows: ${canvas.K}`, "aria-label": "Most probable tokens at this step" }, ...items);
 }
 
 export function makeInspector(seek) {
@@ -116,13 +114,14 @@ export function makeInspector(seek) {
       number("rank in the entropy order", `${rank} of ${order.length}`, "rank", rank),
       number("used before it / bound", `${nats(sum)} / ${nats(canvas.bound)} nats`, "before", sum),
     ];
-    el.replaceChildren(title,
+    const now = h("div", {}, title,
       h("dl", { class: "tokens" }, token("canvas in", canvas.canvas[i]), token("sampled", canvas.sampled[i]), token("best guess", canvas.argmax[i])),
       h("p", { class: "reason" }, reasonOf(canvas, n, p, rank, sum)),
       h("dl", { class: "numbers" }, ...numbers),
-      h("p", { class: "caption" }, "Running budget, surest first, against the bound (dashed)"), budgetPlot(canvas, order, before, rank),
+      h("p", { class: "caption" }, "Running budget, surest first, against the bound (dashed)"), budgetPlot(canvas, order, before, rank));
+    el.replaceChildren(now, h("div", {},
       h("p", { class: "caption" }, "Candidates of this step"), candidates(trace, canvas, last, p),
-      h("p", { class: "caption" }, "Candidates over the steps"), past.el);
+      h("p", { class: "caption" }, "Candidates over the steps"), past.el));
   }
   return { el, draw };
 }

@@ -1,7 +1,8 @@
 // knobs.js: the knob panel of the live widget: settings, Run, a progress bar, a Cancel that works, and the error if one came.
 // Traits out: settings, run_count, cancel_count. Traits in: knobs, progress, error. See live.py and notebook 07.
 
-import { h } from "./data.js";
+import { h, fillRuns, visibleRuns } from "./data.js";
+import { shades, levelOf, isDark } from "./colour.js";
 
 function control(knob, settings, change) {
   const value = settings[knob.name] ?? knob.value, common = { name: knob.name, "data-knob": knob.name };
@@ -17,6 +18,22 @@ function control(knob, settings, change) {
   return h("label", { class: "knob" }, h("span", {}, knob.label), h("input", { ...common, type: "number", value, ...limits, oninput: read }));
 }
 
+// The canvas while it converges: what the running step drew, by the marks and colours of the player.
+function drawPreview(grid, partial, ramp) {
+  grid.hidden = !partial.texts;
+  if (!partial.texts) return;
+  const scale = shades(ramp), most = Math.log(partial.vocab);
+  while (grid.children.length < partial.texts.length) grid.append(h("span", { class: "cell" }));
+  while (grid.children.length > partial.texts.length) grid.lastChild.remove();
+  [...grid.children].forEach((cell, p) => {
+    const shade = scale[levelOf(partial.entropy[p] / most)];
+    cell.className = `cell ${partial.accepted[p] ? "accepted" : "renoised"}`;
+    cell.style.background = shade.back;
+    cell.style.color = shade.ink;
+    fillRuns(cell, visibleRuns(partial.texts[p]));
+  });
+}
+
 export function makeKnobs(model) {
   const change = (name, value) => { model.set("settings", { ...model.get("settings"), [name]: value }); model.save_changes(); };
   const press = (name) => { model.set(name, model.get(name) + 1); model.save_changes(); };
@@ -25,8 +42,9 @@ export function makeKnobs(model) {
   const cancel = h("button", { type: "button", class: "cancel", onclick: () => press("cancel_count") }, "Cancel");
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Denoising steps done" }), words = h("span", { class: "words", role: "status" });
   const error = h("pre", { class: "error", role: "alert" });
+  const grid = h("div", { class: "grid", role: "img", "aria-label": "The canvas of the running step", hidden: true });
   const el = h("section", { class: "dg knobs", "aria-label": "Knobs", "data-lm-suppress-shortcuts": "true" }, form,
-    h("div", { class: "controls" }, run, cancel, bar, words), error);
+    h("div", { class: "controls" }, run, cancel, bar, words), error, grid);
 
   function show() {
     const { state, step, total, words: text } = model.get("progress"), busy = state === "running" || state === "cancelling";
@@ -38,8 +56,14 @@ export function makeKnobs(model) {
     error.textContent = model.get("error");
     error.hidden = !model.get("error");
   }
-  const traits = ["progress", "error"];
-  for (const name of traits) model.on(`change:${name}`, show);
+  function preview() {
+    const dark = isDark(el);
+    el.dataset.theme = dark ? "dark" : "light";
+    drawPreview(grid, model.get("partial"), model.get("ramp")[dark ? "dark" : "light"]);
+  }
+  const watched = { "change:progress": show, "change:error": show, "change:partial": preview };
+  for (const [event, react] of Object.entries(watched)) model.on(event, react);
   show();
-  return { el, destroy: () => traits.forEach((name) => model.off(`change:${name}`, show)) };
+  requestAnimationFrame(preview);
+  return { el, destroy: () => Object.entries(watched).forEach(([event, react]) => model.off(event, react)) };
 }

@@ -25,25 +25,28 @@ CARRIED, LOST = -1, -2  # a canvas position that is what the step before handed 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How much of a trace to keep: candidates of each position, and whether the ids of renoised positions stay."""
+    """How much of a trace to keep: candidates of each position, ids of renoised positions, draws that were not accepted."""
 
     candidates: int
-    noise: bool
+    noise: bool = True
+    draws: bool = True
 
     def note(self, available: int) -> str:
         parts = []
         if self.candidates < available:
             parts.append(f"{self.candidates} of {available} recorded candidates are kept on this page")
         if not self.noise:
-            parts.append("the ids of renoised tokens are left out (shown as ░)")
+            parts.append("the random ids that renoising put in are left out (shown as ░)")
+        if not self.draws:
+            parts.append("so are draws that were neither accepted nor a kept candidate")
         return "; ".join(parts)
 
 
 def reductions(available: int, most: int = 5) -> list[Reduction]:
     """From everything to the least, in the order in which a page that is too large gives things up."""
     top = min(most, available)
-    kept = [Reduction(k, True) for k in range(top, 2, -1)] or [Reduction(top, True)]
-    return kept + [Reduction(k, False) for k in range(min(top, 3), 0, -1)]
+    kept = [Reduction(k) for k in range(top, 2, -1)] or [Reduction(top)]
+    return kept + [Reduction(k, noise=False) for k in range(min(top, 3), 0, -1)] + [Reduction(1, noise=False, draws=False)]
 
 
 def pack_planes(values: np.ndarray) -> dict:
@@ -94,26 +97,34 @@ def _canvas_payload(arrays: dict, table: np.ndarray, keep: Reduction) -> dict:
     handed = np.where(arrays["accepted"], arrays["sampled"], arrays["canvas"])
     carried = _shifted(np.full_like(handed[0], -1), handed) == arrays["canvas"]
     written = np.searchsorted(table, arrays["canvas"])
-    if not keep.noise:
+    if not keep.noise:  # pinned ids stay
         written = np.where(arrays["pinned"], written, LOST)
     canvas = np.where(carried, CARRIED, written)
+    sampled = local["sampled"] if keep.draws else np.where(_drawn(arrays, keep), local["sampled"], LOST)
     return {
         "top_ids": pack_planes(code(top, [_shifted(nothing, top)])),
         "top_probs": pack_planes(np.rint(arrays["top_probs"][..., :k] * PROBABILITY_STEPS).astype(np.uint16)),
         "argmax": pack_planes(code(local["argmax"], [top[..., 0]])),
-        "sampled": pack_planes(code(local["sampled"], [top[..., i] for i in range(k)])),
+        "sampled": pack_planes(code(sampled, [top[..., i] for i in range(k)] + [np.full_like(sampled, LOST)])),
         "canvas": pack_planes(code(canvas, [np.full_like(canvas, CARRIED), np.full_like(canvas, LOST)])),
         "entropy": pack_planes(arrays["entropy"].astype(np.float16)),
         "accepted": pack_planes(arrays["accepted"]),
-        "revised": pack_planes(arrays["revised"]),
+        "revised": pack_planes(arrays["revised"] != (_shifted(arrays["argmax"][0], arrays["argmax"]) != arrays["argmax"])),
         "pinned": pack_planes(arrays["pinned"]),
         "temperature": [float(f"{t:.6g}") for t in arrays["temperature"]],
         "mean_entropy": [float(f"{h:.6g}") for h in arrays["mean_entropy"]],
     }
 
 
+def _drawn(arrays: dict, keep: Reduction) -> np.ndarray:
+    """Which draws stay when the others go: the accepted, the pinned, and those that are a kept candidate anyway."""
+    candidate = (arrays["sampled"][..., None] == arrays["top_ids"][..., : keep.candidates]).any(-1)
+    return arrays["accepted"] | arrays["pinned"] | candidate
+
+
 def _used_ids(rows: list[dict], keep: Reduction) -> np.ndarray:
-    used = [a[name] for a in rows for name in ("sampled", "argmax")]
+    used = [a["argmax"] for a in rows]
+    used += [a["sampled"] if keep.draws else a["sampled"][_drawn(a, keep)] for a in rows]
     used += [a["canvas"] if keep.noise else a["canvas"][:, a["pinned"]] for a in rows]
     used += [a["top_ids"][..., : keep.candidates] for a in rows]
     return np.unique(np.concatenate([u.reshape(-1) for u in used]))
@@ -133,6 +144,5 @@ def trace_payload(trace: Trace, row: int, keep: Reduction, name: str) -> dict:
         "name": name, "canvases": canvases, "kept": len(trace.tokens[row]), "vocab": int(trace.vocab_size),
         "threshold": trace.sampler.get("confidence_threshold"), "note": keep.note(available),
         "prompt": "".join(trace.texts.get(int(i), "") for i in trace.prompt[row]),
-        "ids": pack_planes(np.diff(table, prepend=0).astype(np.uint32)),
-        "texts": pack_text([trace.texts.get(int(i), "") for i in table]),
+        "texts": pack_text([trace.texts.get(int(i)) or int(i) for i in table]),  # the id where there is no text
     }  # fmt: skip

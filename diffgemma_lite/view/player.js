@@ -2,14 +2,15 @@
 // It replays what a Trace recorded and computes nothing of the model. State comes in the traits `data` (payload.py) and,
 // in a live widget, those of knobs.js. Hosted by host.py (recorded) and live.py (anywidget). Walked through in notebook 07.
 
-import { openTrace, positionState, tokenRuns, tokenLabel, fillRuns, visibleRuns, h, round, nats } from "./data.js";
+import { openTrace, positionState, textOf, tokenRuns, runsText, fillRuns, visibleRuns, h, round, nats } from "./data.js";
+import { shades, levelOf, isDark } from "./colour.js";
 import { makeInspector } from "./inspector.js";
 import { makeCurves } from "./curves.js";
 import { makeKnobs } from "./knobs.js";
 
-const LEVELS = 40; // shades of the colour scale
 const SHOWN = { sampled: "sampled", argmax: "best guess", canvas: "canvas in" };
 const COLOURS = { entropy: "entropy", probability: "top probability" };
+const visibleLine = (text) => runsText(visibleRuns(text.trim(), true));
 const STATE_WORDS = {
   accepted: "accepted", renoised: "renoised", pinned: "pinned", final: "final", cut: "after the end, not kept", waiting: "not started",
 };
@@ -18,42 +19,27 @@ const ICONS = {
   forward: "M5 3l7 5-7 5z", last: "M12 3v10M3 3l7 5-7 5z",
 };
 
-// ---- colour: a ramp of constant direction in lightness, so that it reads without hue -------------------------------
-const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-const luminance = (rgb) => {
-  const [r, g, b] = rgb.map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-function shades(stops) {
-  return Array.from({ length: LEVELS + 1 }, (_, level) => {
-    const x = (level / LEVELS) * (stops.length - 1), i = Math.min(Math.floor(x), stops.length - 2);
-    const a = channels(stops[i]), b = channels(stops[i + 1]);
-    const rgb = a.map((v, k) => Math.round(v + (b[k] - v) * (x - i)));
-    return { back: `rgb(${rgb.join(" ")})`, ink: luminance(rgb) > 0.18 ? "#000" : "#fff" };
-  });
-}
-// Square root: most of a canvas lives near zero, and there the differences matter.
-const levelOf = (x, most) => Math.round(LEVELS * Math.sqrt(Math.min(1, Math.max(0, x / most))));
-
-function isDark(el) {
-  const match = getComputedStyle(el).backgroundColor.match(/[\d.]+/g);
-  return match ? luminance(match.slice(0, 3).map(Number)) < 0.2 : false;
-}
-
 // ---- one trace: its canvases as cells, its text ---------------------------------------------------------------------
 function makePanel(trace, index, player) {
   const blocks = trace.canvases.map((canvas, c) => {
     const cells = Array.from({ length: canvas.C }, (_, p) =>
       h("span", { class: "cell waiting", role: "option", tabindex: "-1", "data-c": c, "data-p": p, "aria-selected": "false" }));
     const many = trace.canvases.length > 1 ? `Canvas ${c + 1} of ${trace.canvases.length}` : `Canvas of ${canvas.C} positions`;
-    const grid = h("div", { class: "grid", role: "listbox", "aria-label": `${trace.name ? `${trace.name}: ` : ""}${many}` }, ...cells);
+    const grid = h("div", { class: "grid", role: "listbox", "aria-label": visibleLine(`${trace.name} ${many}`) }, ...cells);
     return { canvas, c, cells, grid, keys: new Array(canvas.C).fill(""), caption: h("p", { class: "caption" }, many) };
   });
+  const state = h("span", {});
   const text = h("div", { class: "decoded", tabindex: "0", role: "region", "aria-label": "Decoded text" });
-  const el = h("div", { class: "panel" }, trace.name ? h("h4", {}, trace.name) : null,
+  const el = h("div", { class: "panel" }, h("p", { class: "caption heading", hidden: !trace.name }, h("b", {}, visibleLine(trace.name)), " ", state),
     ...blocks.flatMap((b) => (blocks.length > 1 ? [b.caption, b.grid] : [b.grid])),
-    h("p", { class: "caption" }, "Text of this step"), text, trace.note ? h("p", { class: "note" }, `Kept small: ${trace.note}.`) : null);
-  return { trace, index, blocks, text, el, frameOf: (f) => trace.frames[Math.min(f, trace.frames.length - 1)] };
+    h("p", { class: "caption" }, "Text of this step"), text, trace.note ? h("p", { class: "note" }, `To keep the page small: ${trace.note}.`) : null);
+  return { trace, index, blocks, text, state, el, frameOf: (f) => trace.frames[Math.min(f, trace.frames.length - 1)] };
+}
+
+// The local number a cell shows: what was asked for, the best guess at the commit, the pinned token where one is pinned.
+function shownToken(canvas, n, p, shown) {
+  const i = Math.min(n, canvas.N - 1) * canvas.C + p;
+  return canvas.pinned[p] ? canvas.canvas[i] : n >= canvas.N ? canvas.argmax[i] : canvas[shown][i];
 }
 
 function drawBlock(panel, block, n, view) {
@@ -62,19 +48,19 @@ function drawBlock(panel, block, n, view) {
   for (let p = 0; p < C; p++) {
     const i = last * C + p, cell = cells[p];
     const state = n < 0 ? "waiting" : positionState(canvas, n, p);
-    const local = n < 0 ? null : n >= canvas.N ? (canvas.pinned[p] ? canvas.canvas[i] : canvas.argmax[i]) : canvas[view.shown][i];
+    const local = n < 0 ? null : shownToken(canvas, n, p, view.shown);
     const value = view.colour === "entropy" ? canvas.entropy[i] / view.most : 1 - canvas.top_probs[i * K];
-    const level = n < 0 || (n >= canvas.N && state !== "final") || state === "pinned" ? 0 : levelOf(value, 1);
+    const level = n < 0 || (n >= canvas.N && state !== "final") || state === "pinned" ? 0 : levelOf(value);
     const revised = n >= 0 && n < canvas.N && canvas.revised[i];
     const key = `${local} ${state} ${level} ${revised} ${view.dark}`;
     if (keys[p] === key) continue;
     keys[p] = key;
-    cell.className = `cell ${state}${revised ? " revised" : ""}`;
+    const runs = n < 0 ? [] : tokenRuns(trace, local), size = runsText(runs).length;
+    cell.className = `cell ${state}${revised ? " revised" : ""}${size > 9 ? " longest" : size > 6 ? " long" : ""}`;
     cell.style.background = n < 0 ? "" : view.shades[level].back;
     cell.style.color = n < 0 ? "" : view.shades[level].ink;
-    if (n < 0) cell.replaceChildren();
-    else fillRuns(cell, tokenRuns(trace, local));
-    const words = [`${p}`, n < 0 ? "" : tokenLabel(trace, local), STATE_WORDS[state], revised ? "revised" : ""];
+    fillRuns(cell, runs);
+    const words = [`${p}`, runsText(runs), STATE_WORDS[state], revised ? "revised" : ""];
     cell.setAttribute("aria-label", words.filter(Boolean).join(", "));
   }
 }
@@ -86,10 +72,8 @@ function drawText(panel, frame, shown) {
   let string = "";
   for (const { canvas, c } of panel.blocks) {
     if (c > frame.c) break;
-    const n = c < frame.c ? canvas.N : frame.n, i = Math.min(n, canvas.N - 1) * canvas.C;
-    const ids = n < canvas.N ? canvas[shown] : canvas.argmax;
-    for (let p = 0; p < (n < canvas.N ? canvas.C : canvas.kept); p++)
-      string += ids[i + p] < 0 ? "░" : trace.texts[n >= canvas.N && canvas.pinned[p] ? canvas.canvas[i + p] : ids[i + p]];
+    const n = c < frame.c ? canvas.N : frame.n;
+    for (let p = 0; p < (n < canvas.N ? canvas.C : canvas.kept); p++) string += textOf(trace, shownToken(canvas, n, p, shown));
   }
   const answer = h("span", { class: "answer" });
   fillRuns(answer, visibleRuns(string, true));
@@ -133,11 +117,11 @@ export function makePlayer(root, traces, data) {
   const legend = h("div", { class: "legend" });
   const curves = makeCurves(traces, (f) => jump(f));
   const inspector = makeInspector((f) => jump(f));
-  const el = h("section", { class: "dg", "aria-label": data.title || "Canvas player", "data-lm-suppress-shortcuts": "true" },
-    h("header", {}, h("h3", {}, data.title || "Canvas player"), status), controls, options,
+  const el = h("section", { class: "dg", "aria-label": visibleLine(data.title), "data-lm-suppress-shortcuts": "true" },
+    h("header", {}, h("h3", {}, visibleLine(data.title)), status), controls, options,
     h("div", { class: "body" },
-      h("div", { class: "main" }, h("div", { class: "panels" }, ...panels.map((p) => p.el)), legend),
-      h("aside", {}, inspector.el, curves.el)), live);
+      h("div", { class: "main" }, h("div", { class: "panels" }, ...panels.map((p) => p.el)), legend, curves.el),
+      h("aside", {}, inspector.el)), live);
   root.replaceChildren(el);
 
   function seek(frame) {
@@ -171,7 +155,8 @@ export function makePlayer(root, traces, data) {
       drawText(panel, frame, view.shown);
     }
     range.value = view.frame;
-    status.textContent = describe(panels[0]);
+    panels.forEach((panel) => (panel.state.textContent = describe(panel)));
+    status.textContent = panels.length > 1 ? `frame ${view.frame + 1} of ${frames}` : describe(panels[0]);
     range.setAttribute("aria-valuetext", status.textContent);
     curves.draw(view.frame);
     drawInspector();

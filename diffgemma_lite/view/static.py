@@ -27,43 +27,52 @@ SYMBOLS = {"accepted": "✓", "renoised": "×", "pinned": "■", "final": "=", "
 KEY = "✓ accepted, × renoised, Δ its best guess changed in this step, ■ pinned, = final, – after the end token (not kept)"
 
 
-def png(pixels: np.ndarray) -> bytes:
-    """uint8 [height, width, 3] -> the bytes of a PNG."""
-    height, width, _ = pixels.shape
+SHADES = 16  # of the picture; its palette holds them and, last, white and the ink of the ticks
+
+
+def png(indices: np.ndarray, palette: np.ndarray) -> bytes:
+    """Palette indices uint8 [height, width] and colours uint8 [n, 3] -> the bytes of a PNG."""
+    height, width = indices.shape
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + chunk(b"IEND", b"")
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), indices], axis=1)  # 0: this row is not filtered
+    parts = [
+        chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        chunk(b"PLTE", palette.astype(np.uint8).tobytes()),
+        chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        chunk(b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def _colours(values: np.ndarray) -> np.ndarray:
-    """Values in [0, 1] -> uint8 [..., 3] on the light ramp, 16 shades so that the picture stays small."""
+def _palette() -> np.ndarray:
     stops = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in RAMP["light"]], float)
-    x = np.rint(np.sqrt(np.clip(values, 0, 1)) * 15) / 15
-    return np.stack([np.interp(x, np.linspace(0, 1, len(stops)), stops[:, i]) for i in range(3)], -1).astype(np.uint8)
+    x, at = np.linspace(0, 1, SHADES), np.linspace(0, 1, len(stops))
+    shades = np.stack([np.interp(x, at, stops[:, i]) for i in range(3)], -1)
+    return np.rint(np.concatenate([shades, [[255, 255, 255], [30, 30, 34]]]))
 
 
 def picture(rows: list[dict]) -> bytes:
-    """Steps down, positions across, colour the entropy; an accepted position has a notch at its lower edge."""
+    """Steps down, positions across, colour the entropy; an accepted position has a dark tick below."""
     most = max(float(r["entropy"].max()) for r in rows) or 1.0
-    wide, high = (4, 8) if max(r["entropy"].shape[1] for r in rows) <= 256 else (2, 6)
+    widest = max(r["entropy"].shape[1] for r in rows)
+    wide, high = (4, 8) if widest <= 256 else (2, 6)
     bands = []
     for r in rows:
-        band = _colours(r["entropy"] / most).repeat(high, 0).repeat(wide, 1)
-        mark = (r["accepted"] & ~r["pinned"]).repeat(high, 0).repeat(wide, 1)
-        mark &= (np.arange(band.shape[0]) % high == high - 2)[:, None] & (np.arange(band.shape[1]) % wide > 0)[None]
-        band[mark] = 40
-        bands.append(np.pad(band, ((0, 6), (0, wide * max(x["entropy"].shape[1] for x in rows) - band.shape[1]), (0, 0)), constant_values=255))
-    return png(np.concatenate(bands)[:-6])
+        shade = np.rint(np.sqrt(np.clip(r["entropy"] / most, 0, 1)) * (SHADES - 1)).astype(np.uint8)
+        band = shade.repeat(high, 0).repeat(wide, 1)
+        tick = np.where(r["accepted"] & ~r["pinned"], SHADES + 1, SHADES).astype(np.uint8).repeat(wide, 1)
+        band[high - 1 :: high] = tick
+        bands.append(np.pad(band, ((0, 6), (0, wide * widest - band.shape[1])), constant_values=SHADES))
+    return png(np.concatenate(bands)[:-6], _palette())
 
 
 def _film(trace: Trace, r: dict, n: int, kept: int) -> str:
     """The canvas of step n as one line of marked tokens; n = N is the commit."""
     final, marks = n == len(r["temperature"]), []
-    ids = np.where(r["pinned"], r["canvas"][-1], r["argmax"][-1]) if final else r["sampled"][n]
+    ids = np.where(r["pinned"], r["canvas"][-1], r["argmax"][-1] if final else r["sampled"][n])
     for p, token in enumerate(ids.tolist()):
         if r["pinned"][p]:
             state = "pinned"
@@ -110,7 +119,7 @@ def static_part(trace: Trace, row: int, title: str) -> str:
     indices = [i for i, c in enumerate(trace.canvases) if c.steps[row] > 0]
     rows = [row_arrays(trace.canvases[i], row) for i in indices]
     image = base64.b64encode(picture(rows)).decode("ascii")
-    words = "Entropy of every position (across) at every denoising step (down): light is sure, dark is unsure; a notch marks accepted."
+    words = "Entropy of every position (across) at every denoising step (down): light is sure, dark is unsure; a dark tick under a position: accepted."
     parts, kept = [], len(trace.tokens[row])
     for order, (i, r) in enumerate(zip(indices, rows, strict=True)):
         size = r["entropy"].shape[1]

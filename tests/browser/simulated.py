@@ -27,7 +27,8 @@ def simulate(C=64, N=12, V=512, K=5, B=1, *, seed=0, canvases=1, pinned=(), boun
     """A Trace of `canvases` canvases [B, C], N steps each."""
     rng = np.random.default_rng(seed)
     made = [_canvas(rng, C, N, V, K, B, pinned if i == 0 else (), bound) for i in range(canvases)]
-    tokens = [np.concatenate([c.committed[b] for c in made]).tolist() for b in range(B)]
+    final = [np.where(c.pinned, c.canvas[-1], c.committed) for c in made]
+    tokens = [np.concatenate([f[b] for f in final]).tolist() for b in range(B)]
     meta = {"source": "simulated"} | ({"label": label} if label else {})
     sampler = {"confidence_threshold": 0.005, "entropy_bound": bound, "t_max": 0.8, "t_min": 0.4}
     trace = Trace(prompt=[[1, 2, 3]] * B, canvases=made, tokens=tokens, vocab_size=V, sampler=sampler, meta=meta)
