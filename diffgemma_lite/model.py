@@ -143,7 +143,7 @@ class DiffusionGemma(nn.Module):
         """Tied head and soft-cap; float32."""
         return soft_cap(nn.functional.linear(hidden, self.embed_tokens.weight), self.config.final_logit_softcapping)
 
-    def _encode(self, ids: Tensor, attention_mask: Tensor | None, cache: KVCache | None) -> tuple[Tensor, KVCache]:
+    def encode_hidden(self, ids: Tensor, attention_mask: Tensor | None = None, cache: KVCache | None = None) -> tuple[Tensor, KVCache]:
         mask = check_prompt(self, ids, attention_mask, cache)
         old = 0 if cache is None else cache.length
         positions = torch.arange(old, old + ids.shape[1], device=ids.device)[None]
@@ -160,13 +160,13 @@ class DiffusionGemma(nn.Module):
         ids [B, S_new]; attention_mask [B, S_new], 1 = token, 0 = padding, left padding only. The given cache is unchanged.
         Errors: ValueError for ids outside the vocabulary, an empty prompt, right padding, or too many positions.
         """
-        return self._encode(ids, attention_mask, cache)[1]
+        return self.encode_hidden(ids, attention_mask, cache)[1]
 
     def next_token_logits(
         self, ids: Int[Tensor, "b s"], attention_mask: Tensor | None = None, cache: KVCache | None = None
     ) -> tuple[Float[Tensor, "b s v"], KVCache]:
         """Dual mode: the encoder side as an ordinary language model. [B, S_new, V] float32 and the grown cache."""
-        hidden, cache = self._encode(ids, attention_mask, cache)
+        hidden, cache = self.encode_hidden(ids, attention_mask, cache)
         return self.logits(hidden), cache
 
     def decode(

@@ -29,6 +29,7 @@ const hosts = () => [...document.querySelectorAll('[data-dg="ID"]')].filter((el)
 for (let i = 0; i < 100 && !hosts().length; i++) await new Promise((done) => setTimeout(done, 20));
 for (const host of hosts()) {
   host.dataset.live = "starting";
+  performance.mark("dg-start");
   const still = host.firstElementChild, stage = document.createElement("div");
   try {
     const [code, data] = await Promise.all([inflate(CODE), inflate(DATA)]);
@@ -41,6 +42,7 @@ for (const host of hosts()) {
     await view.render({ model, el: stage });
     still.hidden = true;
     host.dataset.live = "yes";
+    performance.measure("dg-open", "dg-start");
   } catch (error) {
     stage.remove();
     host.dataset.live = "failed";

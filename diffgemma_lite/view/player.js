@@ -96,7 +96,6 @@ export function makePlayer(root, traces, data) {
   const view = { frame: 0, shown: "sampled", colour: "entropy", most, playing: false, speed: 1, focus: { panel: 0, c: 0, p: 0 }, dark: false };
   const frames = Math.max(...traces.map((t) => t.frames.length));
   const panels = traces.map((trace, index) => makePanel(trace, index, view));
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   let timer = null;
 
   const button = (name, label, action) => h("button", { type: "button", title: label, "aria-label": label, onclick: action }, icon(name));
@@ -143,6 +142,7 @@ export function makePlayer(root, traces, data) {
     showPlaying();
   }
   function showPlaying() {
+    el.classList.toggle("playing", view.playing); // cells fade while it plays; a scrub shows at once
     playButton.replaceChildren(icon(view.playing ? "pause" : "play"));
     for (const name of ["aria-label", "title"]) playButton.setAttribute(name, view.playing ? "Pause" : "Play");
   }
@@ -230,7 +230,6 @@ export function makePlayer(root, traces, data) {
   function retheme() {
     view.dark = isDark(el);
     el.dataset.theme = view.dark ? "dark" : "light";
-    el.classList.toggle("still", still);
     view.shades = shades(data.ramp[view.dark ? "dark" : "light"]);
     draw();
     drawLegend();
