@@ -6,6 +6,9 @@ budget, accept, renoise, revise) follows the published rule, so the views can be
 
 from __future__ import annotations
 
+import hashlib
+import string
+
 import numpy as np
 
 from diffgemma_lite.trace import CanvasTrace, Trace
@@ -84,8 +87,8 @@ def accept(entropy, bound, pinned):
 def worst_case(V: int, C=256, N=48, K=5) -> Trace:
     """Nothing compresses: ids, candidates, probabilities and entropies are random at every step, every text differs."""
     rng = np.random.default_rng(V)
-    letters = np.array(list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-    text = lambda i: " " + "".join(np.random.default_rng(i).choice(letters, 2 + i % 7))  # noqa: E731
+    letters = string.ascii_letters
+    text = lambda i: " " + "".join(letters[b % 52] for b in hashlib.blake2b(b"%d" % i, digest_size=2 + i % 7).digest())  # noqa: E731
     probs = np.sort(rng.dirichlet(np.ones(K + 1), (N, 1, C))[..., :K], -1)[..., ::-1]
     ids = lambda *shape: rng.integers(0, V, shape)  # noqa: E731
     top = ids(N, 1, C, K)

@@ -1,0 +1,133 @@
+"""What the browser tests stand on: where the browser is, what it complained about, and a JupyterLab to point it at."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+INSTALL = "sudo apt-get install -y chromium"  # or Google Chrome from its own site, on macOS and Windows
+MAC_CHROME = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+
+
+def browser_path() -> str:
+    """The browser's executable; a test without one skips by name, and fails where CI=true."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", MAC_CHROME):
+        if found := shutil.which(name):
+            return found
+    message = f"no chromium or google-chrome on PATH; install it with: {INSTALL}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+class Complaints:
+    """What the browser complained about: console errors, uncaught exceptions, failed requests."""
+
+    def __init__(self, page, ignore: tuple[str, ...] = ()):
+        self.found: list[str] = []
+        self.ignore = ignore
+        page.on("console", lambda m: m.type == "error" and self.add(f"console: {m.text} ({m.location.get('url', '')})"))
+        page.on("pageerror", lambda e: self.add(f"exception: {e}"))
+        page.on("requestfailed", lambda r: self.add(f"request: {r.url[:120]} {r.failure}"))
+
+    def add(self, words: str) -> None:
+        if not any(part in words for part in self.ignore):
+            self.found.append(words)
+
+
+class Lab:
+    """A running JupyterLab, its folder, and how to put a notebook there, open it and run it."""
+
+    def __init__(self, home: Path):
+        self.home, self.folder, self.token = home, home / "notebooks", "test-token"
+        self.folder.mkdir(parents=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        places = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+        self._settings(home / "config" / "labconfig")
+        self.env = os.environ | places | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+        self.env |= {"OMP_NUM_THREADS": "2", "IPYTHONDIR": str(home / "ipython")}
+        options = [
+            f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", "--no-browser", "--allow-root",
+            f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}", "--LabApp.expose_app_in_browser=True",
+            "--LabApp.extension_manager=readonly", "--ServerApp.disable_check_xsrf=False",
+        ]  # fmt: skip
+        self.log = open(home / "lab.log", "wb")
+        command = [sys.executable, "-m", "jupyterlab", *options]
+        self.process = subprocess.Popen(command, env=self.env, stdout=self.log, stderr=subprocess.STDOUT)
+        self._wait()
+
+    def _settings(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        overrides = {
+            "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+            "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},  # every cell is in the page
+        }
+        (folder / "default_setting_overrides.json").write_text(json.dumps(overrides))
+
+    def _wait(self) -> None:
+        address, deadline = f"http://127.0.0.1:{self.port}/api/status?token={self.token}", time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(address, timeout=2):
+                    return
+            except OSError:
+                time.sleep(0.2)
+        raise RuntimeError("JupyterLab did not start:\n" + (self.home / "lab.log").read_text()[-3000:])
+
+    def close(self) -> None:
+        address = f"http://127.0.0.1:{self.port}/api/shutdown?token={self.token}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(address, method="POST"), timeout=5):
+                pass
+            self.process.wait(10)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+        self.log.close()
+
+    def put(self, notebook: Path, name: str, *, trusted: bool) -> str:
+        """Copy a notebook into the server's folder, signed or not; returns the name to open."""
+        import nbformat
+        from nbformat.sign import NotebookNotary
+
+        target = self.folder / name
+        shutil.copyfile(notebook, target)
+        node = nbformat.read(target, as_version=4)
+        notary = NotebookNotary(data_dir=self.env["JUPYTER_DATA_DIR"])
+        notary.sign(node) if trusted else notary.unsign(node)
+        notary.store.close()
+        return name
+
+    def open(self, page, name: str, timeout: float = 60) -> None:
+        """Open a notebook in its own workspace and wait until its cells are drawn."""
+        page.goto(f"http://127.0.0.1:{self.port}/lab/workspaces/{name.split('.')[0]}/tree/{name}?token={self.token}&reset")
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=timeout * 1000)
+        ready = "() => window.jupyterapp?.shell.currentWidget?.content?.widgets?.length > 0"
+        page.wait_for_function(ready, timeout=timeout * 1000)
+
+    def run_all(self, page, timeout: float) -> list[str]:
+        """Run every cell and wait for the last; returns the errors that cells put out."""
+        page.wait_for_function(
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=60_000
+        )
+        page.evaluate("() => { window.ran = window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => window.ran = 'done'); }")
+        page.wait_for_function("() => window.ran === 'done'", timeout=timeout * 1000)
+        return page.evaluate(
+            """() => window.jupyterapp.shell.currentWidget.content.widgets.flatMap((cell) =>
+            (cell.model.sharedModel.outputs ?? []).filter((o) => o.output_type === 'error').map((o) => `${o.ename}: ${o.evalue}`))"""
+        )
+
+    def shut_kernels(self, page) -> None:
+        page.evaluate("async () => { await window.jupyterapp.serviceManager.sessions.shutdownAll(); }")
