@@ -56,7 +56,8 @@ class Config:
     def __post_init__(self):
         if not self.layer_types and isinstance(self.num_hidden_layers, int) and self.num_hidden_layers > 0:
             object.__setattr__(self, "layer_types", _default_layer_types(self.num_hidden_layers))
-        object.__setattr__(self, "layer_types", tuple(self.layer_types))
+        if isinstance(self.layer_types, list):
+            object.__setattr__(self, "layer_types", tuple(self.layer_types))
         _validate(self)
 
     @classmethod
@@ -90,20 +91,27 @@ def _validate(c: Config) -> None:
         if not ok:
             raise ValueError(f"{name}: got {getattr(c, name)!r}, takes {takes}")
 
+    def number(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+    def integer(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
     reals = {"final_logit_softcapping", "rms_norm_eps", "sliding_rope_theta", "full_rope_theta", "initializer_range"}
     token_ids = {"pad_token_id", "eos_token_id", "bos_token_id"}
     for f in fields(c):
         value = getattr(c, f.name)
         if f.name in reals:
-            need(isinstance(value, (int, float)) and value > 0, f.name, "a number above 0")
-        elif f.name in token_ids:
-            ok = isinstance(value, int) and isinstance(c.vocab_size, int) and 0 <= value < c.vocab_size
-            need(ok, f.name, f"a token id from 0 to vocab_size - 1 = {c.vocab_size - 1}" if ok is False else "")
+            need(number(value) and 0 < value < float("inf"), f.name, "a number above 0")
+        elif f.name in token_ids:  # vocab_size, the first field, has been checked by now
+            need(integer(value) and 0 <= value < c.vocab_size, f.name, f"a token id from 0 to vocab_size - 1 = {c.vocab_size - 1}")
         elif f.name not in {"layer_types", "hidden_activation", "partial_rotary_factor"}:
-            need(isinstance(value, int) and not isinstance(value, bool) and value > 0, f.name, "an integer above 0")
-    need(0 < c.partial_rotary_factor <= 1, "partial_rotary_factor", "a share above 0, at most 1")
+            need(integer(value) and value > 0, f.name, "an integer above 0")
+    share = c.partial_rotary_factor
+    need(number(share) and 0 < share <= 1, "partial_rotary_factor", "a share above 0, at most 1")
     need(c.hidden_activation == "gelu_pytorch_tanh", "hidden_activation", "'gelu_pytorch_tanh', the published one")
-    need(len(c.layer_types) == c.num_hidden_layers, "layer_types", f"{c.num_hidden_layers} entries, one a layer")
+    listed = isinstance(c.layer_types, tuple) and len(c.layer_types) == c.num_hidden_layers
+    need(listed, "layer_types", f"{c.num_hidden_layers} entries, one a layer")
     need(set(c.layer_types) <= {SLIDING, FULL}, "layer_types", f"only {SLIDING!r} and {FULL!r}")
     need(c.layer_types[-1] == FULL, "layer_types", f"{FULL!r} as the last entry (the reference forces it)")
     need(c.top_k_experts <= c.num_experts, "top_k_experts", f"at most num_experts = {c.num_experts}")
@@ -139,14 +147,10 @@ def _from_hf(cls: type[Config], data: dict[str, Any]) -> Config:
         raise ValueError("data: use_bidirectional_attention='all' and attention_bias=True are not DiffusionGemma's")
     values = {name: text[name] for name in _SAME_NAME if text.get(name) is not None}
     if isinstance(values.get("eos_token_id"), list):
-        values["eos_token_id"] = values["eos_token_id"][0]
+        values["eos_token_id"] = next(iter(values["eos_token_id"]), None)
     values["layer_types"] = tuple(text.get("layer_types") or ())
     types = values["layer_types"] or _default_layer_types(values["num_hidden_layers"])
-    # Transformers folds the two "global" sizes into per_layer_config when it saves; the published file has them by name
-    full = text.get("per_layer_config", {}).get(str(types.index(FULL)), {}) if FULL in types else {}
-    values["global_head_dim"] = text.get("global_head_dim") or full.get("head_dim", 512)
-    kv = text.get("num_global_key_value_heads") or full.get("num_key_value_heads")
-    values["num_global_key_value_heads"] = kv or values["num_key_value_heads"]
+    values["global_head_dim"], values["num_global_key_value_heads"] = _full_layer_sizes(text, types)
     rope = text.get("rope_parameters") or {}
     sliding, whole = rope.get(SLIDING) or {}, rope.get(FULL) or {}
     kinds = (sliding.get("rope_type", "default"), whole.get("rope_type", "proportional"))
@@ -156,6 +160,22 @@ def _from_hf(cls: type[Config], data: dict[str, Any]) -> Config:
     values["full_rope_theta"] = float(whole.get("rope_theta", 1_000_000.0))
     values["partial_rotary_factor"] = float(whole.get("partial_rotary_factor", 0.25))
     return cls(canvas_length=data.get("canvas_length") or 256, **values)
+
+
+def _full_layer_sizes(text: dict[str, Any], types: tuple[str, ...]) -> tuple[int, int]:
+    """Head width and key/value heads of the full layers.
+
+    The published file names them. Transformers folds them into per_layer_config when it saves, keyed by layer number
+    ("05" where there are ten layers or more) and holding only what differs from the sliding layers.
+    """
+    width, heads = text["head_dim"], text["num_key_value_heads"]
+    if "per_layer_config" not in text:
+        return text.get("global_head_dim") or 512, text.get("num_global_key_value_heads") or heads
+    rest = {int(i): own for i, own in text["per_layer_config"].items()}
+    full = [rest.pop(i, {}) for i, kind in enumerate(types) if kind == FULL] or [{}]
+    if rest or any(own != full[0] for own in full) or full[0].keys() - {"head_dim", "num_key_value_heads"}:
+        raise ValueError(f"data: per_layer_config is {text['per_layer_config']}, takes two sizes, equal on every full layer")
+    return full[0].get("head_dim", width), full[0].get("num_key_value_heads", heads)
 
 
 def _to_hf(c: Config) -> dict[str, Any]:
