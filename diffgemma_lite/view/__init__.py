@@ -45,7 +45,9 @@ def player(trace: Trace, *, row: int = 0, compare: Trace | None = None, title: s
     return OutputView(_fitted(traces, row, title, OUTPUT_LIMIT), _words(traces, row, title))
 
 
-def player_html(trace: Trace, path: str | Path, *, row: int = 0, compare: Trace | None = None, title: str | None = None) -> Path:
+def player_html(
+    trace: Trace, path: str | Path, *, row: int = 0, compare: Trace | None = None, title: str | None = None
+) -> Path:
     """Write one self-contained file that replays the trace from disk, with the network off."""
     traces = [trace] if compare is None else [trace, compare]
     title = _checked(traces, row, title)
@@ -96,7 +98,8 @@ def _words(traces: list[Trace], row: int, title: str) -> str:
     def one(t: Trace) -> str:
         canvases = [c for c in t.canvases if c.steps[row] > 0]
         steps = ", ".join(f"{int(c.steps[row])} steps ({c.stop[row]})" for c in canvases)
-        return f"{len(canvases)} canvas{'es' if len(canvases) > 1 else ''} of {canvases[0].canvas.shape[2]} tokens, {steps}, {len(t.tokens[row])} tokens kept"
+        many = f"{len(canvases)} canvas{'es' if len(canvases) > 1 else ''} of {canvases[0].canvas.shape[2]} tokens"
+        return f"{many}, {steps}, {len(t.tokens[row])} tokens kept"
 
     return f"<{title}: {'; '.join(one(t) for t in traces)}>"
 

@@ -10,8 +10,10 @@ const luminance = (rgb) => rgb.map((v) => linear(v / 255)).reduce((sum, v, i) =>
 // stops -> [{back, ink}]; at this luminance black and white ink have equal contrast, 4.6 to 1, on either side more
 export function shades(stops) {
   return Array.from({ length: LEVELS + 1 }, (_, level) => {
-    const x = (level / LEVELS) * (stops.length - 1), i = Math.min(Math.floor(x), stops.length - 2);
-    const a = channels(stops[i]), b = channels(stops[i + 1]);
+    const x = (level / LEVELS) * (stops.length - 1),
+      i = Math.min(Math.floor(x), stops.length - 2);
+    const a = channels(stops[i]),
+      b = channels(stops[i + 1]);
     const rgb = a.map((v, k) => Math.round(v + (b[k] - v) * (x - i)));
     return { back: `rgb(${rgb.join(" ")})`, ink: luminance(rgb) > 0.179 ? "#000" : "#fff" };
   });

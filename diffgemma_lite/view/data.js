@@ -10,16 +10,20 @@ export async function inflate(base64) {
 }
 
 function halfFloat(bits) {
-  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  const sign = bits & 0x8000 ? -1 : 1,
+    exponent = (bits >> 10) & 31,
+    fraction = bits & 1023;
   if (exponent === 31) return fraction ? NaN : sign * Infinity;
   return sign * (exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24);
 }
 
 // {t, s, d} -> flat array; integers and half floats lie as byte planes (all low bytes, then the next), booleans as bits
 async function unpack({ t, s, d }) {
-  const count = s.reduce((a, b) => a * b, 1), raw = await inflate(d);
+  const count = s.reduce((a, b) => a * b, 1),
+    raw = await inflate(d);
   if (t === "b1") return Uint8Array.from({ length: count }, (_, i) => (raw[i >> 3] >> (i & 7)) & 1);
-  const width = Number(t.slice(1)) / 8, values = new Float64Array(count);
+  const width = Number(t.slice(1)) / 8,
+    values = new Float64Array(count);
   for (let plane = 0; plane < width; plane++)
     for (let i = 0; i < count; i++) values[i] += raw[plane * count + i] * 256 ** plane;
   return t[0] === "f" ? values.map(halfFloat) : values;
@@ -30,20 +34,32 @@ async function openCanvas(packed) {
   const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
   const c = Object.fromEntries(names.map((name, i) => [name, arrays[i]]));
   const [N, C, K] = packed.top_ids.s;
-  for (let i = 0; i < c.top_ids.length; i++) // 0: as one step ago
+  for (let i = 0; i < c.top_ids.length; i++)
+    // 0: as one step ago
     c.top_ids[i] = c.top_ids[i] === 0 ? c.top_ids[i - C * K] : c.top_ids[i] - 1;
   for (let i = 0; i < N * C; i++) {
     c.argmax[i] = c.argmax[i] === 0 ? c.top_ids[i * K] : c.argmax[i] - 1;
     c.sampled[i] = c.sampled[i] < K ? c.top_ids[i * K + c.sampled[i]] : c.sampled[i] - K - 1; // -1: left out
   }
-  for (let i = 0; i < N * C; i++) { // 0: handed on by the step before; 1: noise whose id was left out
+  for (let i = 0; i < N * C; i++) {
+    // 0: handed on by the step before; 1: noise whose id was left out
     if (c.canvas[i] === 0) c.canvas[i] = c.accepted[i - C] ? c.sampled[i - C] : c.canvas[i - C];
     else c.canvas[i] = c.canvas[i] === 1 ? -1 : c.canvas[i] - 2;
   }
-  for (let i = 0; i < N * C; i++) // packed as the difference to what the best guesses say
+  for (let i = 0; i < N * C; i++)
+    // packed as the difference to what the best guesses say
     c.revised[i] ^= i >= C && c.argmax[i] !== c.argmax[i - C] ? 1 : 0;
   c.top_probs = c.top_probs.map((p) => p / PROBABILITY_STEPS);
-  return { ...c, N, C, K, temperature: packed.temperature, meanEntropy: packed.mean_entropy, stop: packed.stop, bound: packed.bound };
+  return {
+    ...c,
+    N,
+    C,
+    K,
+    temperature: packed.temperature,
+    meanEntropy: packed.mean_entropy,
+    stop: packed.stop,
+    bound: packed.bound,
+  };
 }
 
 // One trace -> canvases and frames. A frame is one denoising step; after the last of a canvas comes its commit (n = N).
@@ -63,7 +79,8 @@ export async function openTrace(packed) {
 }
 
 function countSteps(c) {
-  const accepted = new Array(c.N).fill(0), revised = new Array(c.N).fill(0);
+  const accepted = new Array(c.N).fill(0),
+    revised = new Array(c.N).fill(0);
   for (let n = 0; n < c.N; n++)
     for (let p = 0; p < c.C; p++) {
       accepted[n] += c.accepted[n * c.C + p];
@@ -86,12 +103,18 @@ export function entropyOrder(c, n) {
   const order = Array.from({ length: c.C }, (_, p) => p).filter((p) => !c.pinned[p]);
   order.sort((a, b) => at(a) - at(b) || c.accepted[n * c.C + b] - c.accepted[n * c.C + a] || a - b);
   let sum = 0;
-  const before = order.map((p) => { const s = sum; sum += at(p); return s; });
+  const before = order.map((p) => {
+    const s = sum;
+    sum += at(p);
+    return s;
+  });
   return { order, before };
 }
 
 const NAMED = { " ": "·", "\n": "⏎", "\t": "⇥" };
-const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\p{Zs}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe00-\ufe0f\u{e0100}-\u{e01ef}]/u;
+// letters, marks and symbols drawn as nothing
+const BLANK = "\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u2800\\u3164\\uffa0\\ufe00-\\ufe0f\\u{e0100}-\\u{e01ef}";
+const HIDDEN = new RegExp(`[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\p{Zs}${BLANK}]`, "u");
 
 const escapeHidden = (character) => {
   const code = character.codePointAt(0);
@@ -116,7 +139,8 @@ export function visibleRuns(text, running = false) {
 }
 
 // A local number's text; an id without one stands as #id, and one that was left out (-1) as ░.
-export const textOf = (trace, local) => (local < 0 ? "░" : typeof trace.texts[local] === "number" ? `#${trace.texts[local]}` : trace.texts[local]);
+export const textOf = (trace, local) =>
+  local < 0 ? "░" : typeof trace.texts[local] === "number" ? `#${trace.texts[local]}` : trace.texts[local];
 
 // The same as runs, for a cell.
 export function tokenRuns(trace, local) {
@@ -126,11 +150,16 @@ export function tokenRuns(trace, local) {
   return trace.runs.get(local);
 }
 export const runsText = (runs) => runs.map((r) => r[0]).join("");
+export const visibleLine = (text) => runsText(visibleRuns(text.trim(), true));
 export const tokenLabel = (trace, local) => runsText(tokenRuns(trace, local));
 
 // Fills an element with runs; text nodes only, whatever the text is.
 export function fillRuns(el, runs) {
-  el.replaceChildren(...runs.map(([string, escaped]) => (escaped ? h("i", {}, string) : document.createTextNode(string))));
+  el.replaceChildren(
+    ...runs.map(([string, escaped]) =>
+      escaped ? h("i", { class: /^·+$/.test(string) && "gap" }, string) : document.createTextNode(string),
+    ),
+  );
 }
 
 // h("div", {class: "x", onclick: f}, child, "text"): elements without markup strings.

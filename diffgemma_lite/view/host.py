@@ -18,7 +18,8 @@ from .payload import pack_text
 from .static import visible_title
 
 HERE = Path(__file__).parent
-MODULES = ("data.js", "colour.js", "inspector.js", "curves.js", "knobs.js", "player.js")  # in order of dependence; the last exports
+# in order of dependence; the last exports
+MODULES = ("data.js", "colour.js", "inspector.js", "curves.js", "knobs.js", "panel.js", "player.js")
 
 LOADER = """
 const inflate = async (text) => {
@@ -68,7 +69,9 @@ def module_text() -> str:
         source = re.sub(r"^import [^;]*;\n", "", source, flags=re.MULTILINE)
         exports = ", ".join(re.findall(r"^export (?:async )?(?:function|const) (\w+)", source, flags=re.MULTILINE))
         bare = re.sub(r"^export (?!default)", "", source, flags=re.MULTILINE)
-        parts.append(bare if name == MODULES[-1] else f"const {{ {exports} }} = (() => {{\n{bare}\nreturn {{ {exports} }};\n}})();")
+        parts.append(
+            bare if name == MODULES[-1] else f"const {{ {exports} }} = (() => {{\n{bare}\nreturn {{ {exports} }};\n}})();"
+        )
     return "\n".join(parts)
 
 
@@ -84,13 +87,15 @@ def page(body: str, title: str) -> str:
     """One self-contained file around a progressive output."""
     words = html.escape(visible_title(title))
     style = (
-        "html{color-scheme:light dark}body{margin:0 auto;padding:16px;max-width:1600px;box-sizing:border-box;font:14px/1.5 system-ui,sans-serif}"
+        "html{color-scheme:light dark}"
+        "body{margin:0 auto;padding:16px;max-width:1600px;box-sizing:border-box;font:14px/1.5 system-ui,sans-serif}"
         "table{border-collapse:collapse}td,th{text-align:left;vertical-align:top;padding:2px 8px}"
         "code,pre{white-space:pre-wrap;overflow-wrap:anywhere}img{max-width:100%}"
         "@media(max-width:480px){body{padding:6px}}"
         "@media(prefers-color-scheme:dark){body{background:#0c0d10}}"
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<link rel="icon" href="data:,"><title>{words}</title><style>{style}</style></head><body>{body}</body></html>\n'
     )

@@ -1,13 +1,19 @@
-// knobs.js: the knob panel of the live widget: settings, Run, a progress bar, a Cancel that works, and the error if one came.
+// knobs.js: the knob panel of the live widget: settings, Run, a progress bar, a Cancel that works, the error if one came.
 // Traits out: settings, run_count, cancel_count. Traits in: knobs, progress, error. See live.py and notebook 07.
 
 import { h, fillRuns, visibleRuns } from "./data.js";
 import { shades, levelOf, isDark } from "./colour.js";
 
 function control(knob, settings, change) {
-  const value = settings[knob.name] ?? knob.value, common = { name: knob.name, "data-knob": knob.name };
+  const value = settings[knob.name] ?? knob.value,
+    common = { name: knob.name, "data-knob": knob.name };
   if (knob.kind === "bool")
-    return h("label", { class: "knob check" }, h("input", { ...common, type: "checkbox", checked: value, onchange: (e) => change(knob.name, e.target.checked) }), knob.label);
+    return h(
+      "label",
+      { class: "knob check" },
+      h("input", { ...common, type: "checkbox", checked: value, onchange: (e) => change(knob.name, e.target.checked) }),
+      knob.label,
+    );
   if (knob.kind === "text") {
     const area = h("textarea", { ...common, rows: 2, oninput: (e) => change(knob.name, e.target.value) });
     area.value = value;
@@ -15,14 +21,20 @@ function control(knob, settings, change) {
   }
   const limits = { min: knob.min, max: knob.max, step: knob.step ?? (knob.kind === "int" ? 1 : "any") };
   const read = (e) => e.target.checkValidity() && e.target.value !== "" && change(knob.name, Number(e.target.value));
-  return h("label", { class: "knob" }, h("span", {}, knob.label), h("input", { ...common, type: "number", value, ...limits, oninput: read }));
+  return h(
+    "label",
+    { class: "knob" },
+    h("span", {}, knob.label),
+    h("input", { ...common, type: "number", value, ...limits, oninput: read }),
+  );
 }
 
 // The canvas while it converges: what the running step drew, by the marks and colours of the player.
 function drawPreview(grid, partial, ramp) {
   grid.hidden = !partial.texts;
   if (!partial.texts) return;
-  const scale = shades(ramp), most = Math.log(partial.vocab);
+  const scale = shades(ramp),
+    most = Math.log(partial.vocab);
   while (grid.children.length < partial.texts.length) grid.append(h("span", { class: "cell" }));
   while (grid.children.length > partial.texts.length) grid.lastChild.remove();
   [...grid.children].forEach((cell, p) => {
@@ -35,19 +47,37 @@ function drawPreview(grid, partial, ramp) {
 }
 
 export function makeKnobs(model) {
-  const change = (name, value) => { model.set("settings", { ...model.get("settings"), [name]: value }); model.save_changes(); };
-  const press = (name) => { model.set(name, model.get(name) + 1); model.save_changes(); };
-  const form = h("div", { class: "form" }, ...model.get("knobs").map((knob) => control(knob, model.get("settings"), change)));
+  const change = (name, value) => {
+    model.set("settings", { ...model.get("settings"), [name]: value });
+    model.save_changes();
+  };
+  const press = (name) => {
+    model.set(name, model.get(name) + 1);
+    model.save_changes();
+  };
+  const form = h(
+    "div",
+    { class: "form" },
+    ...model.get("knobs").map((knob) => control(knob, model.get("settings"), change)),
+  );
   const run = h("button", { type: "button", class: "run primary", onclick: () => press("run_count") }, "Run");
   const cancel = h("button", { type: "button", class: "cancel", onclick: () => press("cancel_count") }, "Cancel");
-  const bar = h("progress", { max: 1, value: 0, "aria-label": "Denoising steps done" }), words = h("span", { class: "words", role: "status" });
+  const bar = h("progress", { max: 1, value: 0, "aria-label": "Denoising steps done" }),
+    words = h("span", { class: "words", role: "status" });
   const error = h("pre", { class: "error", role: "alert" });
   const grid = h("div", { class: "grid", role: "img", "aria-label": "The canvas of the running step", hidden: true });
-  const el = h("section", { class: "dg knobs", "aria-label": "Knobs", "data-lm-suppress-shortcuts": "true" }, form,
-    h("div", { class: "controls" }, run, cancel, bar, words), error, grid);
+  const el = h(
+    "section",
+    { class: "dg knobs", "aria-label": "Knobs", "data-lm-suppress-shortcuts": "true" },
+    form,
+    h("div", { class: "controls" }, run, cancel, bar, words),
+    error,
+    grid,
+  );
 
   function show() {
-    const { state, step, total, words: text } = model.get("progress"), busy = state === "running" || state === "cancelling";
+    const { state, step, total, words: text } = model.get("progress"),
+      busy = state === "running" || state === "cancelling";
     run.disabled = busy;
     cancel.disabled = state !== "running";
     bar.max = Math.max(1, total);

@@ -150,17 +150,22 @@ class LivePlayer(anywidget.AnyWidget):
         """The canvas of a running step as the page draws it, for the row that is shown; empty without `decode`."""
         if self._decode is None or step is None:
             return {}
-        ids = step.sampled[self._row].tolist()
+        row, pinned = self._row, step.pinned[self._row].tolist()
+        pairs = zip(step.canvas[row].tolist(), step.sampled[row].tolist(), pinned, strict=True)
+        ids = [held if is_pinned else drawn for held, drawn, is_pinned in pairs]
         return {
-            "texts": [self._decode(i) or f"#{i}" for i in ids], "entropy": step.entropy[self._row].tolist(),
-            "accepted": step.accepted[self._row].tolist(), "vocab": int(step.scaled_logits.shape[-1]),
+            "texts": [self._decode(i) or f"#{i}" for i in ids], "entropy": step.entropy[row].tolist(),
+            "accepted": step.accepted[row].tolist(), "vocab": int(step.scaled_logits.shape[-1]),
         }  # fmt: skip
 
     # -- on the loop
 
     def _advance(self, step: int, words: str, partial: dict) -> None:
         if self.progress["state"] in ("running", "cancelling"):
-            self.progress = self.progress | {"step": step, "words": words if self.progress["state"] == "running" else "cancelling"}
+            self.progress = self.progress | {
+                "step": step,
+                "words": words if self.progress["state"] == "running" else "cancelling",
+            }
             self.partial = partial
 
     def _finished(self, trace: Trace, words: str) -> None:
@@ -171,7 +176,12 @@ class LivePlayer(anywidget.AnyWidget):
             return
         state = "cancelled" if self._cancel.is_set() else "done"
         self.partial = {}
-        self.progress = {"state": state, "step": self.progress["total"], "total": self.progress["total"], "words": f"{state}: {words}"}
+        self.progress = {
+            "state": state,
+            "step": self.progress["total"],
+            "total": self.progress["total"],
+            "words": f"{state}: {words}",
+        }
 
     def _failed(self, error: BaseException) -> None:
         self.exception = error
@@ -215,8 +225,12 @@ class LivePlayer(anywidget.AnyWidget):
 
 
 def _knob_table(knobs: list[dict]) -> str:
-    rows = "".join(f"<tr><td>{html.escape(k['label'])}</td><td>{html.escape(visible(str(k['value'])))}</td></tr>" for k in knobs)
-    words = "Knobs of the live player, with their first values. Run this cell in JupyterLab to turn them and re-run the model."
+    rows = "".join(
+        f"<tr><td>{html.escape(k['label'])}</td><td>{html.escape(visible(str(k['value'])))}</td></tr>" for k in knobs
+    )
+    words = (
+        "Knobs of the live player, with their first values. Run this cell in JupyterLab to turn them and re-run the model."
+    )
     return f"<p>{words}</p><table><tr><th>knob</th><th>value</th></tr>{rows}</table>"
 
 

@@ -2,83 +2,23 @@
 // It replays what a Trace recorded and computes nothing of the model. State comes in the traits `data` (payload.py) and,
 // in a live widget, those of knobs.js. Hosted by host.py (recorded) and live.py (anywidget). Walked through in notebook 07.
 
-import { openTrace, positionState, textOf, tokenRuns, runsText, fillRuns, visibleRuns, h, round, nats } from "./data.js";
-import { shades, levelOf, isDark } from "./colour.js";
+import { openTrace, visibleLine, h, round, nats } from "./data.js";
+import { shades, isDark } from "./colour.js";
+import { makePanel, drawBlock, drawText } from "./panel.js";
 import { makeInspector } from "./inspector.js";
 import { makeCurves } from "./curves.js";
 import { makeKnobs } from "./knobs.js";
 
 const SHOWN = { sampled: "sampled", argmax: "best guess", canvas: "canvas in" };
 const COLOURS = { entropy: "entropy", probability: "top probability" };
-const visibleLine = (text) => runsText(visibleRuns(text.trim(), true));
-const STATE_WORDS = {
-  accepted: "accepted", renoised: "renoised", pinned: "pinned", final: "final", cut: "after the end, not kept", waiting: "not started",
-};
 const ICONS = {
-  first: "M4 3v10M13 3 6 8l7 5z", back: "M11 3 4 8l7 5z", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
-  forward: "M5 3l7 5-7 5z", last: "M12 3v10M3 3l7 5-7 5z",
+  first: "M4 3v10M13 3 6 8l7 5z",
+  back: "M11 3 4 8l7 5z",
+  play: "M4 2.5v11L13 8z",
+  pause: "M4 3h3v10H4zM9 3h3v10H9z",
+  forward: "M5 3l7 5-7 5z",
+  last: "M12 3v10M3 3l7 5-7 5z",
 };
-
-// ---- one trace: its canvases as cells, its text ---------------------------------------------------------------------
-function makePanel(trace, index, player) {
-  const blocks = trace.canvases.map((canvas, c) => {
-    const cells = Array.from({ length: canvas.C }, (_, p) =>
-      h("span", { class: "cell waiting", role: "option", tabindex: "-1", "data-c": c, "data-p": p, "aria-selected": "false" }));
-    const many = trace.canvases.length > 1 ? `Canvas ${c + 1} of ${trace.canvases.length}` : `Canvas of ${canvas.C} positions`;
-    const grid = h("div", { class: "grid", role: "listbox", "aria-label": visibleLine(`${trace.name} ${many}`) }, ...cells);
-    return { canvas, c, cells, grid, keys: new Array(canvas.C).fill(""), caption: h("p", { class: "caption" }, many) };
-  });
-  const state = h("span", {});
-  const text = h("div", { class: "decoded", tabindex: "0", role: "region", "aria-label": "Decoded text" });
-  const el = h("div", { class: "panel" }, h("p", { class: "caption heading", hidden: !trace.name }, h("b", {}, visibleLine(trace.name)), " ", state),
-    ...blocks.flatMap((b) => (blocks.length > 1 ? [b.caption, b.grid] : [b.grid])),
-    h("p", { class: "caption" }, "Text of this step"), text, trace.note ? h("p", { class: "note" }, `To keep the page small: ${trace.note}.`) : null);
-  return { trace, index, blocks, text, state, el, frameOf: (f) => trace.frames[Math.min(f, trace.frames.length - 1)] };
-}
-
-// The local number a cell shows: what was asked for, the best guess at the commit, the pinned token where one is pinned.
-function shownToken(canvas, n, p, shown) {
-  const i = Math.min(n, canvas.N - 1) * canvas.C + p;
-  return canvas.pinned[p] ? canvas.canvas[i] : n >= canvas.N ? canvas.argmax[i] : canvas[shown][i];
-}
-
-function drawBlock(panel, block, n, view) {
-  const { canvas, cells, keys } = block, { trace } = panel, { C, K } = canvas;
-  const last = Math.min(n, canvas.N - 1);
-  for (let p = 0; p < C; p++) {
-    const i = last * C + p, cell = cells[p];
-    const state = n < 0 ? "waiting" : positionState(canvas, n, p);
-    const local = n < 0 ? null : shownToken(canvas, n, p, view.shown);
-    const value = view.colour === "entropy" ? canvas.entropy[i] / view.most : 1 - canvas.top_probs[i * K];
-    const level = n < 0 || (n >= canvas.N && state !== "final") || state === "pinned" ? 0 : levelOf(value);
-    const revised = n >= 0 && n < canvas.N && canvas.revised[i];
-    const key = `${local} ${state} ${level} ${revised} ${view.dark}`;
-    if (keys[p] === key) continue;
-    keys[p] = key;
-    const runs = n < 0 ? [] : tokenRuns(trace, local), size = runsText(runs).length;
-    cell.className = `cell ${state}${revised ? " revised" : ""}${size > 9 ? " longest" : size > 6 ? " long" : ""}`;
-    cell.style.background = n < 0 ? "" : view.shades[level].back;
-    cell.style.color = n < 0 ? "" : view.shades[level].ink;
-    fillRuns(cell, runs);
-    const words = [`${p}`, runsText(runs), STATE_WORDS[state], revised ? "revised" : ""];
-    cell.setAttribute("aria-label", words.filter(Boolean).join(", "));
-  }
-}
-
-function drawText(panel, frame, shown) {
-  const { trace } = panel, parts = [];
-  if (trace.prompt) parts.push(h("span", { class: "prompt" }), " ");
-  if (trace.prompt) fillRuns(parts[0], visibleRuns(trace.prompt.length > 600 ? `…${trace.prompt.slice(-600)}` : trace.prompt, true));
-  let string = "";
-  for (const { canvas, c } of panel.blocks) {
-    if (c > frame.c) break;
-    const n = c < frame.c ? canvas.N : frame.n;
-    for (let p = 0; p < (n < canvas.N ? canvas.C : canvas.kept); p++) string += textOf(trace, shownToken(canvas, n, p, shown));
-  }
-  const answer = h("span", { class: "answer" });
-  fillRuns(answer, visibleRuns(string, true));
-  panel.text.replaceChildren(...parts.filter((x) => x !== " "), answer);
-}
 
 // ---- the player -----------------------------------------------------------------------------------------------------
 function icon(name) {
@@ -86,53 +26,124 @@ function icon(name) {
 }
 
 function choice(label, options, name, current, change) {
-  const items = Object.entries(options).map(([value, words]) => h("label", {},
-    h("input", { type: "radio", name, value, checked: value === current, onchange: () => change(value) }), h("span", {}, words)));
+  const items = Object.entries(options).map(([value, words]) =>
+    h(
+      "label",
+      {},
+      h("input", { type: "radio", name, value, checked: value === current, onchange: () => change(value) }),
+      h("span", {}, words),
+    ),
+  );
   return h("fieldset", { class: "choice" }, h("legend", {}, label), ...items);
 }
 
-export function makePlayer(root, traces, data) {
-  const most = Math.max(1e-6, ...traces.flatMap((t) => t.canvases.flatMap((c) => c.entropy.reduce((a, b) => Math.max(a, b), 0))));
-  const view = { frame: 0, shown: "sampled", colour: "entropy", most, playing: false, speed: 1, focus: { panel: 0, c: 0, p: 0 }, dark: false };
+export function makePlayer(root, traces, data, start = 0) {
+  const most = Math.max(
+    1e-6,
+    ...traces.flatMap((t) => t.canvases.flatMap((c) => c.entropy.reduce((a, b) => Math.max(a, b), 0))),
+  );
+  const view = {
+    frame: 0,
+    shown: "sampled",
+    colour: "entropy",
+    most,
+    playing: false,
+    speed: 1,
+    focus: { panel: 0, c: 0, p: 0 },
+    dark: false,
+  };
   const frames = Math.max(...traces.map((t) => t.frames.length));
-  const panels = traces.map((trace, index) => makePanel(trace, index, view));
+  const panels = traces.map(makePanel);
   let timer = null;
 
-  const button = (name, label, action) => h("button", { type: "button", title: label, "aria-label": label, onclick: action }, icon(name));
+  const button = (name, label, action) =>
+    h("button", { type: "button", title: label, "aria-label": label, onclick: action }, icon(name));
   const playButton = button("play", "Play", () => (view.playing ? pause() : play()));
   playButton.classList.add("primary");
-  const range = h("input", { type: "range", min: "0", max: `${frames - 1}`, step: "1", value: "0", "aria-label": "Denoising step",
-    oninput: () => { pause(); seek(Number(range.value)); } });
-  const speed = h("select", { "aria-label": "Speed", onchange: () => { view.speed = Number(speed.value); if (view.playing) play(); } },
-    ...[0.5, 1, 2, 4].map((x) => h("option", { value: x, selected: x === 1 }, `${x}×`)));
-  const status = h("p", { class: "status" }), live = h("p", { class: "unseen", role: "status", "aria-live": "polite" });
-  const group = `dg-${Math.abs([...JSON.stringify(traces.map((t) => t.canvases[0].meanEntropy))].reduce((a, c) => (a * 31 + c.charCodeAt(0)) | 0, 7))}`;
-  const controls = h("div", { class: "controls", role: "group", "aria-label": "Player" },
-    button("first", "First step", () => jump(0)), button("back", "Step back", () => jump(view.frame - 1)), playButton,
-    button("forward", "Step forward", () => jump(view.frame + 1)), button("last", "Commit", () => jump(frames - 1)), range, speed);
-  const options = h("div", { class: "options" },
-    choice("Show", SHOWN, `${group}-shown`, view.shown, (value) => { view.shown = value; draw(); }),
-    choice("Colour", COLOURS, `${group}-colour`, view.colour, (value) => { view.colour = value; draw(); }));
+  const range = h("input", {
+    type: "range",
+    min: "0",
+    max: `${frames - 1}`,
+    step: "1",
+    value: "0",
+    "aria-label": "Denoising step",
+    oninput: () => {
+      pause();
+      seek(Number(range.value));
+    },
+  });
+  const speed = h(
+    "select",
+    {
+      "aria-label": "Speed",
+      onchange: () => {
+        view.speed = Number(speed.value);
+        if (view.playing) play();
+      },
+    },
+    ...[0.5, 1, 2, 4].map((x) => h("option", { value: x, selected: x === 1 }, `${x}×`)),
+  );
+  const status = h("p", { class: "status" }),
+    live = h("p", { class: "unseen", role: "status", "aria-live": "polite" });
+  const controls = h(
+    "div",
+    { class: "controls", role: "group", "aria-label": "Player" },
+    button("first", "First step", () => jump(0)),
+    button("back", "Step back", () => jump(view.frame - 1)),
+    playButton,
+    button("forward", "Step forward", () => jump(view.frame + 1)),
+    button("last", "Commit", () => jump(frames - 1)),
+    range,
+    speed,
+  );
+  const options = h(
+    "div",
+    { class: "options" },
+    choice("Show", SHOWN, "shown", view.shown, (value) => {
+      view.shown = value;
+      draw();
+    }),
+    choice("Colour", COLOURS, "colour", view.colour, (value) => {
+      view.colour = value;
+      draw();
+    }),
+  );
   const legend = h("div", { class: "legend" });
   const curves = makeCurves(traces, (f) => jump(f));
   const inspector = makeInspector((f) => jump(f));
-  const el = h("section", { class: "dg", "aria-label": visibleLine(data.title), "data-lm-suppress-shortcuts": "true" },
-    h("header", {}, h("h3", {}, visibleLine(data.title)), status), controls, options,
-    h("div", { class: "body" },
+  const el = h(
+    "section",
+    { class: "dg", "aria-label": visibleLine(data.title), "data-lm-suppress-shortcuts": "true" },
+    h("header", {}, h("h3", {}, visibleLine(data.title)), status),
+    controls,
+    options,
+    h(
+      "div",
+      { class: "body" },
       h("div", { class: "main" }, h("div", { class: "panels" }, ...panels.map((p) => p.el)), legend, curves.el),
-      h("aside", {}, inspector.el)), live);
+      h("aside", {}, inspector.el),
+    ),
+    live,
+  );
   root.replaceChildren(el);
 
   function seek(frame) {
     view.frame = Math.min(frames - 1, Math.max(0, frame));
     draw();
   }
-  function jump(frame) { pause(); seek(frame); live.textContent = status.textContent; }
+  function jump(frame) {
+    pause();
+    seek(frame);
+    live.textContent = status.textContent;
+  }
   function play() {
     clearInterval(timer);
     if (view.frame >= frames - 1) seek(0);
     view.playing = true;
-    timer = setInterval(() => (view.frame >= frames - 1 || !el.isConnected ? pause() : seek(view.frame + 1)), 320 / view.speed);
+    timer = setInterval(
+      () => (view.frame >= frames - 1 || !el.isConnected ? pause() : seek(view.frame + 1)),
+      320 / view.speed,
+    );
     showPlaying();
   }
   function pause() {
@@ -162,11 +173,17 @@ export function makePlayer(root, traces, data) {
     drawInspector();
   }
   function describe(panel) {
-    const { c, n } = panel.frameOf(view.frame), canvas = panel.trace.canvases[c];
+    const { c, n } = panel.frameOf(view.frame),
+      canvas = panel.trace.canvases[c];
     const many = panel.trace.canvases.length > 1 ? `canvas ${c + 1} of ${panel.trace.canvases.length}, ` : "";
     if (n >= canvas.N) return `${many}committed after ${canvas.N} steps (${canvas.stop})`;
-    const parts = [`${many}step ${n + 1} of ${canvas.N}`, `temperature ${round(canvas.temperature[n], 3)}`,
-      `mean entropy ${nats(canvas.meanEntropy[n])} nats`, `${canvas.counts.accepted[n]} accepted`, `${canvas.counts.revised[n]} revised`];
+    const parts = [
+      `${many}step ${n + 1} of ${canvas.N}`,
+      `temperature ${round(canvas.temperature[n], 3)}`,
+      `mean entropy ${nats(canvas.meanEntropy[n])} nats`,
+      `${canvas.counts.accepted[n]} accepted`,
+      `${canvas.counts.revised[n]} revised`,
+    ];
     return parts.join(" · ");
   }
   function drawLegend() {
@@ -175,27 +192,44 @@ export function makePlayer(root, traces, data) {
     scale.style.background = `linear-gradient(90deg, ${view.shades.map((s) => s.back).join(",")})`;
     const ends = view.colour === "entropy" ? ["0", `${round(view.most, 1)} nats`] : ["100 %", "0 %"];
     legend.replaceChildren(
-      h("ul", { "aria-label": "Marks" }, key("accepted", "accepted"), key("renoised", "renoised"), key("accepted revised", "revised: its best guess changed"),
-        key("pinned", "pinned"), key("final", "final"), key("cut", "after the end token")),
-      h("p", { class: "ramp" }, `${COLOURS[view.colour]} `, ends[0], scale, ends[1]));
+      h(
+        "ul",
+        { "aria-label": "Marks" },
+        key("accepted", "accepted"),
+        key("renoised", "renoised"),
+        key("accepted revised", "revised: its best guess changed"),
+        key("pinned", "pinned"),
+        key("final", "final"),
+        key("cut", "after the end token"),
+      ),
+      h("p", { class: "ramp" }, `${COLOURS[view.colour]} `, ends[0], scale, ends[1]),
+    );
   }
 
   // -- focus: one cell of the whole player is reachable by Tab, the arrows move it, the inspector follows it
-  function cellAt({ panel, c, p }) { return panels[panel].blocks[c].cells[p]; }
+  function cellAt({ panel, c, p }) {
+    return panels[panel].blocks[c].cells[p];
+  }
   function focusCell(next, move = true) {
-    const old = cellAt(view.focus), cell = cellAt(next);
-    old.tabIndex = -1; old.setAttribute("aria-selected", "false");
-    cell.tabIndex = 0; cell.setAttribute("aria-selected", "true");
+    const old = cellAt(view.focus),
+      cell = cellAt(next);
+    old.tabIndex = -1;
+    old.setAttribute("aria-selected", "false");
+    cell.tabIndex = 0;
+    cell.setAttribute("aria-selected", "true");
     view.focus = next;
     if (move) cell.focus({ preventScroll: false });
     drawInspector();
   }
   function drawInspector() {
-    const { panel, c, p } = view.focus, frame = panels[panel].frameOf(view.frame);
+    const { panel, c, p } = view.focus,
+      frame = panels[panel].frameOf(view.frame);
     inspector.draw(panels[panel].trace, c, c < frame.c ? Infinity : c > frame.c ? -1 : frame.n, p, view);
   }
   function moveInCells(key, target) {
-    const { panel, c, p } = view.focus, blocks = panels[panel].blocks, { C } = blocks[c].canvas;
+    const { panel, c, p } = view.focus,
+      blocks = panels[panel].blocks,
+      { C } = blocks[c].canvas;
     const columns = getComputedStyle(blocks[c].grid).gridTemplateColumns.split(" ").length;
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[key];
     const next = key === "Home" ? 0 : key === "End" ? C - 1 : p + step;
@@ -204,28 +238,38 @@ export function makePlayer(root, traces, data) {
     else if (next >= C && c < blocks.length - 1) focusCell({ panel, c: c + 1, p: 0 });
   }
   el.addEventListener("keydown", (event) => {
-    const target = event.composedPath()[0], cell = target.closest?.(".grid .cell");
-    if (event.ctrlKey || event.metaKey || event.altKey || target.closest?.("select, input:not([type=range]), textarea")) return;
+    const target = event.composedPath()[0],
+      cell = target.closest?.(".grid .cell");
+    if (event.ctrlKey || event.metaKey || event.altKey || target.closest?.("select, input:not([type=range]), textarea"))
+      return;
     const arrows = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key);
     if (event.key === " " && !target.closest?.("button, summary")) view.playing ? pause() : play();
     else if (event.key === "," || event.key === "PageUp") jump(view.frame - 1);
     else if (event.key === "." || event.key === "PageDown") jump(view.frame + 1);
     else if (cell && arrows) moveInCells(event.key, cell);
-    else if (event.key === "ArrowLeft" || event.key === "ArrowRight") jump(view.frame + (event.key === "ArrowRight" ? 1 : -1));
+    else if (event.key === "ArrowLeft" || event.key === "ArrowRight")
+      jump(view.frame + (event.key === "ArrowRight" ? 1 : -1));
     else if (event.key === "Home" || event.key === "End") jump(event.key === "Home" ? 0 : frames - 1);
     else return;
     event.preventDefault();
     event.stopPropagation();
   });
-  panels.forEach((panel, index) => panel.el.addEventListener("pointerdown", (event) => {
-    const cell = event.composedPath().find((x) => x.dataset?.p !== undefined);
-    if (cell) { event.preventDefault(); focusCell({ panel: index, c: Number(cell.dataset.c), p: Number(cell.dataset.p) }); }
-  }));
-  panels.forEach((panel, index) => panel.el.addEventListener("focusin", (event) => {
-    const cell = event.composedPath()[0];
-    if (cell.dataset?.p === undefined || cellAt(view.focus) === cell) return;
-    focusCell({ panel: index, c: Number(cell.dataset.c), p: Number(cell.dataset.p) }, false);
-  }));
+  panels.forEach((panel, index) =>
+    panel.el.addEventListener("pointerdown", (event) => {
+      const cell = event.composedPath().find((x) => x.dataset?.p !== undefined);
+      if (cell) {
+        event.preventDefault();
+        focusCell({ panel: index, c: Number(cell.dataset.c), p: Number(cell.dataset.p) });
+      }
+    }),
+  );
+  panels.forEach((panel, index) =>
+    panel.el.addEventListener("focusin", (event) => {
+      const cell = event.composedPath()[0];
+      if (cell.dataset?.p === undefined || cellAt(view.focus) === cell) return;
+      focusCell({ panel: index, c: Number(cell.dataset.c), p: Number(cell.dataset.p) }, false);
+    }),
+  );
 
   function retheme() {
     view.dark = isDark(el);
@@ -237,31 +281,47 @@ export function makePlayer(root, traces, data) {
   options.addEventListener("change", drawLegend);
   focusCell(view.focus, false);
   const watch = new MutationObserver(() => isDark(el) !== view.dark && retheme());
-  watch.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light"] });
+  watch.observe(document.body, {
+    attributes: true,
+    attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light"],
+  });
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", retheme);
   retheme();
+  seek(start);
   requestAnimationFrame(() => isDark(el) !== view.dark && retheme());
-  return { destroy: () => { clearInterval(timer); watch.disconnect(); scheme.removeEventListener("change", retheme); } };
+  return {
+    destroy: () => {
+      clearInterval(timer);
+      watch.disconnect();
+      scheme.removeEventListener("change", retheme);
+    },
+  };
 }
 
 // ---- the module both hosts load -------------------------------------------------------------------------------------
 async function render({ model, el }) {
   const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
-  const stage = h("div", { class: "stage" }), style = h("style", {}, CSS);
+  const stage = h("div", { class: "stage" }),
+    style = h("style", {}, CSS);
   const knobs = model.get("knobs") ? makeKnobs(model) : null;
   shadow.replaceChildren(style, ...(knobs ? [knobs.el] : []), stage);
   let player = null;
-  async function show() {
+  async function show(again) {
     const data = model.get("data");
     if (!data || !data.traces) return;
     const traces = await Promise.all(data.traces.map(openTrace));
     player?.destroy();
-    player = makePlayer(stage, traces, data);
+    player = makePlayer(stage, traces, data, again ? Infinity : 0); // a run that just ended shows where it ended
   }
-  model.on("change:data", show);
-  await show();
-  return () => { player?.destroy(); knobs?.destroy(); model.off("change:data", show); };
+  const changed = () => show(true);
+  model.on("change:data", changed);
+  await show(false);
+  return () => {
+    player?.destroy();
+    knobs?.destroy();
+    model.off("change:data", changed);
+  };
 }
 
 export default { render };

@@ -100,7 +100,7 @@ def _canvas_tables(trace: Trace, r: dict, stop: str, kept: int, name: str) -> st
     film = "".join(
         f"<tr><td>{n + 1}</td>{_step_cells(r, n)}<td><code>{_film(trace, r, n, kept)}</code></td></tr>" for n in shown
     )
-    film += f"<tr><td>committed</td><td></td><td></td><td></td><td></td><td><code>{_film(trace, r, n_steps, kept)}</code></td></tr>"
+    film += f"<tr><td>committed</td>{'<td></td>' * 4}<td><code>{_film(trace, r, n_steps, kept)}</code></td></tr>"
     every = "".join(f"<tr><td>{n + 1}</td>{_step_cells(r, n)}</tr>" for n in range(n_steps))
     return (
         f"<p>{html.escape(name)}: {n_steps} denoising steps, stopped because: {html.escape(stop)}.</p>"
@@ -119,7 +119,8 @@ def static_part(trace: Trace, row: int, title: str) -> str:
     indices = [i for i, c in enumerate(trace.canvases) if c.steps[row] > 0]
     rows = [row_arrays(trace.canvases[i], row) for i in indices]
     image = base64.b64encode(picture(rows)).decode("ascii")
-    words = "Entropy of every position (across) at every denoising step (down): light is sure, dark is unsure; a dark tick under a position: accepted."
+    words = "Entropy of every position (across) at every denoising step (down): light is sure, dark is unsure; "
+    words += "a dark tick under a position: accepted."
     parts, kept = [], len(trace.tokens[row])
     for order, (i, r) in enumerate(zip(indices, rows, strict=True)):
         size = r["entropy"].shape[1]

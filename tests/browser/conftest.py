@@ -36,7 +36,11 @@ def open_page(chromium) -> Iterator[Callable]:
 
     def open_it(path: Path, *, width=1200, scheme="light", motion="no-preference", script=True, ignore=()):
         context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion=motion, offline=True, java_script_enabled=script
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            reduced_motion=motion,
+            offline=True,
+            java_script_enabled=script,
         )
         page = context.new_page()
         opened.append((context, Complaints(page, ignore)))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 INSTALL = "sudo apt-get install -y chromium"  # or Google Chrome from its own site, on macOS and Windows
 MAC_CHROME = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
@@ -55,14 +56,16 @@ class Lab:
             self.port = probe.getsockname()[1]
         places = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
         self._settings(home / "config" / "labconfig")
-        self.env = os.environ | places | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+        # the package and the simulated traces, whatever the kernel's folder is
+        python_path = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        self.env = os.environ | places | {"PYTHONPATH": os.pathsep.join(python_path)}
         self.env |= {"OMP_NUM_THREADS": "2", "IPYTHONDIR": str(home / "ipython")}
         options = [
-            f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", "--no-browser", "--allow-root",
-            f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}", "--LabApp.expose_app_in_browser=True",
-            "--LabApp.extension_manager=readonly", "--ServerApp.disable_check_xsrf=False",
+            f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", "--no-browser",
+            f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}", "--allow-root",
+            "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
         ]  # fmt: skip
-        self.log = open(home / "lab.log", "wb")
+        self.log = (home / "lab.log").open("wb")
         command = [sys.executable, "-m", "jupyterlab", *options]
         self.process = subprocess.Popen(command, env=self.env, stdout=self.log, stderr=subprocess.STDOUT)
         self._wait()
@@ -122,11 +125,13 @@ class Lab:
         page.wait_for_function(
             "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=60_000
         )
-        page.evaluate("() => { window.ran = window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => window.ran = 'done'); }")
+        run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
+        page.evaluate(f"() => {{ window.ran = {run}.then(() => window.ran = 'done'); }}")
         page.wait_for_function("() => window.ran === 'done'", timeout=timeout * 1000)
         return page.evaluate(
             """() => window.jupyterapp.shell.currentWidget.content.widgets.flatMap((cell) =>
-            (cell.model.sharedModel.outputs ?? []).filter((o) => o.output_type === 'error').map((o) => `${o.ename}: ${o.evalue}`))"""
+            (cell.model.sharedModel.outputs ?? []).filter((o) => o.output_type === 'error')
+            .map((o) => `${o.ename}: ${o.evalue}`))"""
         )
 
     def shut_kernels(self, page) -> None:

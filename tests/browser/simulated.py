@@ -13,16 +13,18 @@ import numpy as np
 
 from diffgemma_lite.trace import CanvasTrace, Trace
 
-WORDS = (
+SENTENCE = (
     "the model reads every position at once and keeps those it is sure of while others are drawn again from noise so a "
     "sentence settles from its easy words to hard ones def return self if not in None import for open close ( ) : = , . \n"
-).split(" ")
+)
+WORDS = SENTENCE.split(" ")
 
 HOSTILE = [
-    "<script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "</script><b>bold", "</pre></td><h1>x", '"', "'", "&amp;", "&",
-    "\u202eabc", "\u202dxy\u202c", "\u200b", "a\u200db", "\u0301", "e\u0301", "\u0345\u0301z", "\x00", "\x07\x1b[31m", "\n", "\r\n", "\t",
-    "\u00a0", "\u3164", "\ufeff", "\ufffd", "\u2028", "\U000e0041", "שלום", "مرحبا", "👩\u200d👩\u200d👧", "", " ", "  two", "`${1}`", "\\u202e",
-    "{{x}}", "$x$", "-->", "<!--", "]]>", "javascript:alert(1)", "\u00ad", "\u2066iso\u2069", "漢字", "ﷺ", "x" * 60,
+    "<script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "</script><b>bold", "</pre></td><h1>x",
+    '"', "'", "&amp;", "&", "\u202eabc", "\u202dxy\u202c", "\u200b", "a\u200db", "\u0301", "e\u0301", "\u0345\u0301z",
+    "\x00", "\x07\x1b[31m", "\n", "\r\n", "\t", "\u00a0", "\u3164", "\ufeff", "\ufffd", "\u2028", "\U000e0041", "שלום",
+    "مرحبا", "👩\u200d👩\u200d👧", "", " ", "  two", "`${1}`", "\\u202e", "{{x}}", "$x$", "-->", "<!--", "]]>",
+    "javascript:alert(1)", "\u00ad", "\u2066iso\u2069", "漢字", "ﷺ", "x" * 60,
 ]  # fmt: skip
 
 
@@ -47,7 +49,10 @@ def _canvas(rng, C, N, V, K, B, pinned, bound) -> CanvasTrace:
     held, previous, record = canvas.copy(), None, []
     for n in range(N):
         sure = 1 / (1 + np.exp(-(n + rng.normal(0, 0.7, (B, C)) - hard) * 1.6))
-        logits = rng.normal(0, 1.2, (B, C, K)) * (1 - sure[..., None]) + np.where(np.arange(K) == 0, 14.0, 0.0) * sure[..., None] ** 2
+        logits = (
+            rng.normal(0, 1.2, (B, C, K)) * (1 - sure[..., None])
+            + np.where(np.arange(K) == 0, 14.0, 0.0) * sure[..., None] ** 2
+        )
         weights = np.exp(logits)
         tail = (1 - sure) ** 2 * 6 + 1e-6  # mass outside the candidates, spread over the vocabulary
         probs = weights / (weights.sum(-1) + tail)[..., None]
@@ -56,7 +61,8 @@ def _canvas(rng, C, N, V, K, B, pinned, bound) -> CanvasTrace:
         order = np.argsort(-probs, -1, kind="stable")
         top_ids, top_probs = np.take_along_axis(target, order, -1), np.take_along_axis(probs, order, -1)
         pick = (rng.random((B, C, 1)) > np.cumsum(probs, -1)).sum(-1)
-        drawn = np.take_along_axis(np.concatenate([target, rng.integers(0, V, (B, C, 1))], -1), pick[..., None], -1)[..., 0]
+        choices = np.concatenate([target, rng.integers(0, V, (B, C, 1))], -1)
+        drawn = np.take_along_axis(choices, pick[..., None], -1)[..., 0]
         accepted = accept(entropy, bound, pins)
         argmax = top_ids[..., 0]
         revised = np.zeros_like(pins) if previous is None else argmax != previous
@@ -66,7 +72,8 @@ def _canvas(rng, C, N, V, K, B, pinned, bound) -> CanvasTrace:
     stacked = [np.stack([step[i] for step in record]) for i in range(8)]
     mean = np.where(pins, np.nan, stacked[3])
     return CanvasTrace(
-        canvas=stacked[0], sampled=stacked[1], argmax=stacked[2], entropy=stacked[3], accepted=stacked[4], revised=stacked[5],
+        canvas=stacked[0], sampled=stacked[1], argmax=stacked[2], entropy=stacked[3],
+        accepted=stacked[4], revised=stacked[5],
         top_ids=stacked[6], top_probs=stacked[7], finished=np.repeat(np.arange(N)[:, None] == N - 1, B, 1), pinned=pins,
         temperature=0.4 + 0.4 * np.arange(N, 0, -1) / N, mean_entropy=np.nanmean(mean, -1), last_canvas=canvas,
         steps=np.full(B, N), stop=["steps"] * B, entropy_bound=bound,
@@ -87,10 +94,11 @@ def accept(entropy, bound, pinned):
 def worst_case(V: int, C=256, N=48, K=5) -> Trace:
     """Nothing compresses: ids, candidates, probabilities and entropies are random at every step, every text differs."""
     rng = np.random.default_rng(V)
-    letters = string.ascii_letters
-    text = lambda i: " " + "".join(letters[b % 52] for b in hashlib.blake2b(b"%d" % i, digest_size=2 + i % 7).digest())  # noqa: E731
     probs = np.sort(rng.dirichlet(np.ones(K + 1), (N, 1, C))[..., :K], -1)[..., ::-1]
-    ids = lambda *shape: rng.integers(0, V, shape)  # noqa: E731
+
+    def ids(*shape):
+        return rng.integers(0, V, shape)
+
     top = ids(N, 1, C, K)
     canvas = CanvasTrace(
         canvas=ids(N, 1, C), sampled=ids(N, 1, C), argmax=top[..., 0], entropy=rng.uniform(0, np.log(V), (N, 1, C)),
@@ -99,4 +107,9 @@ def worst_case(V: int, C=256, N=48, K=5) -> Trace:
         top_ids=top, top_probs=probs, last_canvas=ids(1, C), steps=np.full(1, N), stop=["steps"], entropy_bound=0.1,
     )  # fmt: skip
     trace = Trace([[1, 2]], [canvas], [canvas.committed[0].tolist()], V, {"confidence_threshold": 0.005}, {})
-    return trace.with_texts(text)
+    return trace.with_texts(_random_text)
+
+
+def _random_text(i: int) -> str:
+    """A space and two to eight letters that depend on the id alone."""
+    return " " + "".join(string.ascii_letters[b % 52] for b in hashlib.blake2b(b"%d" % i, digest_size=2 + i % 7).digest())

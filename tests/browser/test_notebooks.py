@@ -52,7 +52,7 @@ def specimen(tmp_path_factory, lab) -> Path:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in SPECIMEN])
     nbformat.write(notebook, path)
     command = [sys.executable, "-m", "diffgemma_lite.notebook_tools", "run", str(path)]
-    done = subprocess.run(command, env=lab.env, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(command, check=False, env=lab.env, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return path
 
@@ -124,7 +124,9 @@ def assert_live_widget(page, panel, fails: bool) -> None:
     run.focus()
     page.keyboard.press("Enter")
     words = panel.locator(".words")
-    page.wait_for_function("w => /^(done|failed|cancelled)/.test(w.textContent)", arg=words.element_handle(), timeout=LIVE_SECONDS * 1000)
+    page.wait_for_function(
+        "w => /^(done|failed|cancelled)/.test(w.textContent)", arg=words.element_handle(), timeout=LIVE_SECONDS * 1000
+    )
     if fails:
         assert "a run that fails on purpose" in panel.locator(".error").inner_text()
         return
@@ -133,20 +135,25 @@ def assert_live_widget(page, panel, fails: bool) -> None:
     assert slider.count() == 1
     slider.scroll_into_view_if_needed()
     slider.focus()
-    before = slider.input_value()
-    page.keyboard.press("ArrowRight")
-    assert slider.input_value() != before
-    slider.fill(slider.get_attribute("max"))
-    assert "committed" in panel.locator("xpath=following-sibling::*").locator(".status").first.text_content()
+    player, last = panel.locator("xpath=following-sibling::*"), slider.get_attribute("max")
+    assert slider.input_value() == last and "committed" in player.locator(".status").first.text_content()
+    page.keyboard.press("ArrowLeft")
+    assert slider.input_value() == str(int(last) - 1)
+    slider.fill("0")
+    assert "step 1 of" in player.locator(".status").first.text_content()
 
 
 def assert_cancel(page, panel) -> None:
     """A long run is cancelled while it runs, which only a kernel that is free to listen can do."""
     panel.locator("[data-knob=steps]").fill("200")
     panel.locator("button.run").click()
-    page.wait_for_function("w => /^step [2-9]/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=20_000)
+    page.wait_for_function(
+        "w => /^step [2-9]/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=20_000
+    )
     panel.locator("button.cancel").click()
-    page.wait_for_function("w => /^cancelled/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=10_000)
+    page.wait_for_function(
+        "w => /^cancelled/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=10_000
+    )
     steps = int(panel.locator("xpath=following-sibling::*").locator("input[type=range]").get_attribute("max"))
     assert 1 <= steps < 200
 
@@ -192,8 +199,13 @@ def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
     body, _ = SlidesExporter().from_filename(str(notebook))
     path = tmp_path / "slides.html"
     path.write_text(body, encoding="utf-8")
-    page = open_page(path, ignore=("cdnjs.cloudflare.com", "unpkg.com", "cdn.jsdelivr.net", "ERR_INTERNET_DISCONNECTED", "require", "Reveal"))
-    page.wait_for_function("n => document.querySelectorAll('[data-live=yes]').length === n", arg=recorded(notebook), timeout=20_000)
+    page = open_page(
+        path,
+        ignore=("cdnjs.cloudflare.com", "unpkg.com", "cdn.jsdelivr.net", "ERR_INTERNET_DISCONNECTED", "require", "Reveal"),
+    )
+    page.wait_for_function(
+        "n => document.querySelectorAll('[data-live=yes]').length === n", arg=recorded(notebook), timeout=20_000
+    )
 
 
 def test_a_notebook_without_a_browser_is_skipped_by_name_or_fails_in_ci(monkeypatch):

@@ -15,11 +15,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-
 from simulated import HOSTILE, simulate, worst_case
 
 from diffgemma_lite.view import live_player, payload_of, player, player_html
-from diffgemma_lite.view.host import HERE, module_text
+from diffgemma_lite.view.host import HERE, MODULES, module_text
 from diffgemma_lite.view.payload import PROBABILITY_STEPS, code, pack_planes, reductions, row_arrays
 from diffgemma_lite.view.static import RAMP, SHADES, picture, static_part
 from diffgemma_lite.view.text import readable, visible
@@ -50,8 +49,8 @@ class Reader(HTMLParser):
     ("text", "shown"),
     [
         (" a", "·a"), ("\n", "⏎"), ("\t", "⇥"), ("\u202eabc", "\\u202eabc"), ("\u200b", "\\u200b"), ("\x00", "\\u0000"),
-        ("\u0301", "◌\u0301"), ("e\u0301", "e\u0301"), ("\U000e0041", "\\u{e0041}"), ("\u3164", "\\u3164"), ("\ufe0f", "\\ufe0f"),
-        ("\ud800", "\\ud800"), ("<b>", "<b>"), ("", ""), ("\u00a0", "\\u00a0"), ("漢", "漢"),
+        ("\u0301", "◌\u0301"), ("e\u0301", "e\u0301"), ("\U000e0041", "\\u{e0041}"), ("\u3164", "\\u3164"),
+        ("\ufe0f", "\\ufe0f"), ("\ud800", "\\ud800"), ("<b>", "<b>"), ("", ""), ("\u00a0", "\\u00a0"), ("漢", "漢"),
     ],
 )  # fmt: skip
 def test_hidden_characters_are_written_out(text, shown):
@@ -76,7 +75,9 @@ def test_python_and_the_browser_write_the_same_characters():
         "console.log(JSON.stringify(JSON.parse(s).map((t) => m.runsText(m.visibleRuns(t)))));"
     )
     given = json.dumps(strings, ensure_ascii=True)
-    done = subprocess.run(["node", "--input-type=module", "-e", script], input=given, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script], input=given, capture_output=True, text=True, check=True
+    )
     # a character that only one of the two Unicode versions knows may be a letter to one and a mark to the other
     differ = [(s, visible(s), got) for s, got in zip(strings, json.loads(done.stdout), strict=True) if visible(s) != got]
     assert len(differ) < 40 and not [d for d in differ if d[0] in HOSTILE], differ[:5]
@@ -113,7 +114,9 @@ def test_outputs_pass_the_gate_of_the_notebooks():
     def output(bundle):
         return NotebookNode(output_type="display_data", data=bundle, metadata={})
 
-    assert output_faults(output(player(simulate(48, 4, V=len(HOSTILE), texts=lambda i: HOSTILE[i]))._repr_mimebundle_())) == []
+    assert (
+        output_faults(output(player(simulate(48, 4, V=len(HOSTILE), texts=lambda i: HOSTILE[i]))._repr_mimebundle_())) == []
+    )
     bundle, _ = live_player(lambda s, f: None, trace=simulate(8, 3))._repr_mimebundle_()
     bundle.pop("application/vnd.jupyter.widget-view+json")  # what tidy takes away
     assert output_faults(output(bundle)) == []
@@ -207,7 +210,13 @@ def test_codes_and_planes_come_back():
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"row": 1}, "row"), ({"row": -1}, "row"), ({"trace": None}, "trace"), ({"compare": 3}, "compare"), ({"title": 3}, "title")],
+    [
+        ({"row": 1}, "row"),
+        ({"row": -1}, "row"),
+        ({"trace": None}, "trace"),
+        ({"compare": 3}, "compare"),
+        ({"title": 3}, "title"),
+    ],
 )
 def test_bad_input_is_named(change, named):
     arguments = {"trace": simulate(8, 3)} | change
@@ -234,8 +243,17 @@ def test_probabilities_and_entropies_keep_their_precision():
     """0.05 % of a probability; half a thousandth, relatively, of an entropy, so that a budget of tiny ones adds up."""
     entropy = np.exp(np.random.default_rng(0).uniform(-12, 2, (4, 256)))
     assert np.abs(entropy.astype(np.float16) / entropy - 1).max() < 6e-3  # the smallest are subnormal
-    assert np.abs(np.sort(entropy.astype(np.float16).astype(float)).cumsum(-1) / np.sort(entropy).cumsum(-1) - 1)[:, 20:].max() < 1e-3
+    assert (
+        np.abs(np.sort(entropy.astype(np.float16).astype(float)).cumsum(-1) / np.sort(entropy).cumsum(-1) - 1)[:, 20:].max()
+        < 1e-3
+    )
     assert PROBABILITY_STEPS >= 1000
+
+
+def test_every_module_is_in_the_bundle_and_short_enough_to_read():
+    assert sorted(MODULES) == sorted(p.name for p in HERE.glob("*.js"))
+    assert [p.name for p in HERE.glob("*.js") if len(p.read_text().splitlines()) >= 400] == []
+    assert not re.search(r"^(import|export (?!default))", module_text(), flags=re.MULTILINE)
 
 
 def test_importing_the_views_imports_no_widget_library():
@@ -312,7 +330,9 @@ def test_a_run_that_returns_no_trace_says_so():
         widget.raise_error()
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("bound", "x"), ("steps", 0), ("steps", 2.5), ("stop", 1), ("seed", True)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", -1), ("bound", "x"), ("steps", 0), ("steps", 2.5), ("stop", 1), ("seed", True)]
+)
 def test_a_setting_out_of_its_knob_is_named_and_nothing_runs(name, value):
     ran = []
     widget = live_player(lambda settings, on_step: ran.append(1))

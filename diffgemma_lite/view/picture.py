@@ -1,0 +1,60 @@
+"""A picture of the player, made from a real trace by one command (needs playwright and a browser, as the browser tests do).
+
+    python -m diffgemma_lite.view.picture assets/recordings/python-small.json assets/figures/player.png --step 12
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from ..trace import Trace
+from . import player_html
+
+
+def find_browser() -> str:
+    """The path of a Chromium or Chrome; DIFFGEMMA_BROWSER names another."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    found = os.environ.get("DIFFGEMMA_BROWSER") or next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        raise ValueError("browser: none found; install Chromium (Debian: apt-get install chromium) or set DIFFGEMMA_BROWSER")
+    return found
+
+
+def picture(trace: Trace, path: str | Path, *, step: int = 1, dark: bool = False, width: int = 1000, title: str | None = None) -> Path:
+    """Open the player in a headless browser, go to denoising step `step` (1 is the first) and save a PNG."""
+    from playwright.sync_api import sync_playwright
+
+    path = Path(path).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    as_root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
+        page_file = player_html(trace, Path(folder) / "player.html", title=title)
+        browser = play.chromium.launch(executable_path=find_browser(), args=as_root)
+        page = browser.new_page(viewport={"width": width, "height": 600}, color_scheme="dark" if dark else "light", device_scale_factor=1.5)
+        page.goto(page_file.as_uri())
+        slider = page.locator("input[type=range]").first
+        slider.wait_for()
+        slider.fill(str(int(slider.get_attribute("min") or 0) + step - 1))
+        page.screenshot(path=str(path), full_page=True)
+        browser.close()
+    return path
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="A PNG of the canvas player at one step of a saved trace.")
+    parser.add_argument("trace", help="a file written by Trace.save")
+    parser.add_argument("png")
+    parser.add_argument("--step", type=int, default=1, help="denoising step to show, from 1")
+    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--width", type=int, default=1000)
+    parser.add_argument("--title")
+    given = parser.parse_args(arguments)
+    picture(Trace.load(given.trace), given.png, step=given.step, dark=given.dark, width=given.width, title=given.title)
+
+
+if __name__ == "__main__":
+    main()
