@@ -4,12 +4,11 @@ Nothing random lives in the loop: the order of an epoch depends on (seed, epoch)
 example). So the state is the weights, two moments per weight and the step number, and a run that was killed and resumed
 gives the same bits as one that was not. Walked through in notebook 06.
 
-    python -m diffgemma_lite.train --recipe assets/checkpoints/python-small/recipe.json --out runs/python-small
+Recipes of the shipped models are run by recipe.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -211,32 +210,3 @@ def _resume(folder: Path, model, optimizer, config: TrainConfig) -> tuple[int, l
             if stored:
                 optimizer.state[p] = {k: v.clone() for k, v in stored.items()}
         return int(meta["step"]), json.loads(meta["log"])
-
-
-@torch.no_grad()
-def evaluate(model: DiffusionGemma, examples: Sequence, *, batch_size: int = 32, seed: int = 0) -> dict[str, float]:
-    """Mean denoising and encoder loss in nats over the examples, with the noise that (seed, epoch 0, example) draws."""
-    model.eval()
-    config = TrainConfig(steps=1, batch_size=batch_size, seed=seed)
-    c, totals = model.config, []
-    for i in range(0, len(examples), batch_size):
-        chosen = list(range(i, min(i + batch_size, len(examples))))
-        batch = collate([examples[n] for n in chosen], chosen, canvas_length=c.canvas_length, vocab_size=c.vocab_size,
-                        eos=c.eos_token_id, pad=c.pad_token_id, seed=config.seed, epoch=0)  # fmt: skip
-        totals.append(torch.stack(losses(model, batch.to(model.device))).cpu())
-    denoising, encoder = torch.cat(totals, dim=1).mean(1).tolist()
-    return {"denoising": denoising, "encoder": encoder, "examples": len(examples)}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Train what a recipe.json describes; see recipe.py."""
-    from .recipe import run_recipe
-
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--recipe", required=True, help="a recipe.json")
-    parser.add_argument("--out", required=True, help="folder for the checkpoint, the log and, at the end, the model")
-    run_recipe(**vars(parser.parse_args(arguments)))
-
-
-if __name__ == "__main__":
-    main()
