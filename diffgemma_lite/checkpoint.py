@@ -106,6 +106,7 @@ def save(model, folder) -> None:
     tensors |= _vision_zeros(model.config, model.dtype)
     partial = folder / "model.safetensors.partial"
     save_file(tensors, partial, metadata={"format": "pt"})
+    partial.chmod(0o644)  # the library makes it readable by its owner only
     partial.replace(folder / "model.safetensors")
     (folder / _INDEX).unlink(missing_ok=True)
     _write_json(folder / "config.json", config)

@@ -198,11 +198,11 @@ def _to_hf(c: Config) -> dict[str, Any]:
         "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32, "position_embedding_size": 16,
         "patch_size": 2, "pooling_kernel_size": 1,
     }  # fmt: skip
-    last = c.vocab_size - 1  # no image tokens here; the ids only have to exist
+    none = c.vocab_size  # no image tokens here: the first id outside the vocabulary, which no text can hold
     return {
         "architectures": ["DiffusionGemmaForBlockDiffusion"], "model_type": "diffusion_gemma",
         "canvas_length": c.canvas_length, "tie_word_embeddings": True, "text_config": text, "vision_config": vision,
-        "image_token_id": last, "boi_token_id": last, "eoi_token_id": last,
+        "image_token_id": none, "boi_token_id": none, "eoi_token_id": none,
     }  # fmt: skip
 
 

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 
-def check_ids(name: str, ids: Tensor, vocab_size: int, device: torch.device) -> None:
-    """Token ids: an integer tensor [B, S] on the model's device, every id in the vocabulary, no empty axis."""
+def check_ids(name: str, ids: Tensor, vocab_size: int, device: torch.device, *, look: bool = True) -> None:
+    """Token ids: an integer tensor [B, S] on the model's device, every id in the vocabulary, no empty axis.
+
+    `look` False leaves out the one check that has to read the values, which on a GPU would wait for them.
+    """
     if not isinstance(ids, Tensor):
         raise ValueError(f"{name}: got {type(ids).__name__}, takes an integer tensor [B, S]")
     if ids.dtype not in (torch.int64, torch.int32):
@@ -16,7 +19,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, device: torch.device) -> 
         raise ValueError(f"{name}: got shape {tuple(ids.shape)}, takes [B, S] with at least one row and one token")
     if ids.device != device and ids.device.type != "meta":
         raise ValueError(f"{name}: is on {ids.device}, the model is on {device}; move one of them with .to()")
-    if ids.device.type == "meta" or torch.compiler.is_compiling():
+    if not look or ids.device.type == "meta" or torch.compiler.is_compiling():
         return
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocab_size:
@@ -68,7 +71,8 @@ def _check_mask(mask: Tensor, ids: Tensor, old: int) -> Tensor:
 
 
 def check_canvas(model, canvas: Tensor, cache) -> None:
-    check_ids("canvas", canvas, model.config.vocab_size, model.device)
+    on_cpu = isinstance(canvas, Tensor) and canvas.device.type == "cpu"
+    check_ids("canvas", canvas, model.config.vocab_size, model.device, look=on_cpu)  # a step must not wait for the GPU
     if cache is None:
         raise ValueError("cache: got None, takes what encode() returned; the decoder reads the prefix from it")
     if cache.batch != canvas.shape[0]:
