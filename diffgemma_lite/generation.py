@@ -102,7 +102,8 @@ def _denoise_canvas(
     taken = torch.zeros(len(canvas), dtype=torch.int64, device=canvas.device)
     rows_end = ended if isinstance(generator, (list, tuple)) else None  # a shared stream keeps all rows going
     for n in range(sampler.max_denoising_steps):
-        self_conditioning = previous[-1].scaled_logits if previous and sampler.self_conditioning else None
+        # handed on in the model's dtype, as the reference does
+        self_conditioning = previous[-1].scaled_logits.to(model.dtype) if previous and sampler.self_conditioning else None
         logits = model.decode(canvas, cache, self_conditioning)
         if logits_filter is not None:
             logits = logits_filter(logits, canvas)

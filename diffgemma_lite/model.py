@@ -89,10 +89,12 @@ class DiffusionGemma(nn.Module):
             self.init_weights()
 
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Normal weights of std `initializer_range`; norms, scales and scalars stay 1 (the published initialisation)."""
-        for p in self.parameters():
+        """Normal weights of std `initializer_range`; norms, scales and scalars are 1 (the published initialisation)."""
+        for p in (*self.parameters(), *self.buffers()):
             if p.dim() > 1:
                 nn.init.normal_(p, 0.0, self.config.initializer_range, generator=generator)
+            else:
+                nn.init.ones_(p)
 
     def set_kernels(self, *, experts: str = "grouped", fused_norm: bool = False) -> DiffusionGemma:
         """Choose between the plain code paths ("loop", False) and the fast ones ("grouped", True); same numbers up to rounding."""
@@ -190,7 +192,7 @@ class DiffusionGemma(nn.Module):
         if self_conditioning is None:
             signal = torch.zeros_like(x)
         else:
-            believed = self_conditioning.to(self.dtype).softmax(dim=-1, dtype=torch.float32)
+            believed = self_conditioning.softmax(dim=-1, dtype=torch.float32)
             signal = self.embed_tokens.soft(believed)
             if self_conditioning_mask is not None:
                 signal = signal * self_conditioning_mask.to(signal.dtype)[:, None, None]
