@@ -18,8 +18,10 @@ from .payload import pack_text
 from .static import visible_title
 
 HERE = Path(__file__).parent
-# in order of dependence; the last exports
-MODULES = ("data.js", "colour.js", "inspector.js", "curves.js", "knobs.js", "panel.js", "player.js")
+# What each view is made of, in order of dependence; the last exports. All share player.css; a view may add its own sheet.
+BUNDLES = {
+    "player": ("data.js", "colour.js", "controls.js", "inspector.js", "curves.js", "knobs.js", "panel.js", "player.js"),
+}
 
 LOADER = """
 const inflate = async (text) => {
@@ -49,7 +51,7 @@ for (const host of hosts()) {
     host.dataset.live = "failed";
     const words = document.createElement("p");
     words.setAttribute("role", "alert");
-    words.textContent = `The player could not start (${error}); the tables below are complete.`;
+    words.textContent = `This view could not start (${error}); the tables below are complete.`;
     host.prepend(words);
     console.error(error);
   }
@@ -58,29 +60,31 @@ for (const host of hosts()) {
 
 
 @functools.cache
-def module_text() -> str:
-    """The view's modules and its style sheet as one ES module: a page on disk cannot import a file beside it.
+def module_text(view: str = "player") -> str:
+    """A view's modules and its style sheets as one ES module: a page on disk cannot import a file beside it.
 
     Each module but the last becomes a function that returns what it exports, so private names cannot meet.
     """
-    parts = [f"const CSS = {json.dumps((HERE / 'player.css').read_text(encoding='utf-8'))};"]
-    for name in MODULES:
+    sheets = [HERE / name for name in dict.fromkeys(("player.css", f"{view}.css")) if (HERE / name).exists()]
+    parts = [f"const CSS = {json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"]
+    names = BUNDLES[view]
+    for name in names:
         source = (HERE / name).read_text(encoding="utf-8")
         source = re.sub(r"^import [^;]*;\n", "", source, flags=re.MULTILINE)
         exports = ", ".join(re.findall(r"^export (?:async )?(?:function|const) (\w+)", source, flags=re.MULTILINE))
         bare = re.sub(r"^export (?!default)", "", source, flags=re.MULTILINE)
         parts.append(
-            bare if name == MODULES[-1] else f"const {{ {exports} }} = (() => {{\n{bare}\nreturn {{ {exports} }};\n}})();"
+            bare if name == names[-1] else f"const {{ {exports} }} = (() => {{\n{bare}\nreturn {{ {exports} }};\n}})();"
         )
     return "\n".join(parts)
 
 
-def progressive_html(static: str, payload: dict) -> str:
-    """Static part, then the script. The id comes from the content, so equal outputs are equal bytes."""
-    data, code = pack_text(payload), pack_text(module_text())
+def progressive_html(static: str, payload: dict, view: str = "player") -> str:
+    """Static part, then the script of the view. The id comes from the content, so equal outputs are equal bytes."""
+    data, code = pack_text(payload), pack_text(module_text(view))
     name = hashlib.sha256(data.encode()).hexdigest()[:12]
     script = LOADER.replace("ID", name).replace("CODE", f'"{code}"').replace("DATA", f'"{data}"')
-    return f'<div data-dg="{name}"><div>{static}</div></div><script type="module">{script}</script>'
+    return f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">{script}</script>'
 
 
 def page(body: str, title: str) -> str:

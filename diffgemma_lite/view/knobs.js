@@ -40,7 +40,7 @@ function drawPreview(grid, partial, ramp) {
   [...grid.children].forEach((cell, p) => {
     const shade = scale[levelOf(partial.entropy[p] / most)];
     cell.className = `cell ${partial.accepted[p] ? "accepted" : "renoised"}`;
-    cell.style.background = shade.back;
+    cell.style.backgroundColor = shade.back;
     cell.style.color = shade.ink;
     fillRuns(cell, visibleRuns(partial.texts[p]));
   });

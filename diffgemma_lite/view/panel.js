@@ -72,7 +72,7 @@ export function drawBlock(panel, block, n, view) {
     const runs = n < 0 ? [] : tokenRuns(trace, local),
       size = runsText(runs).length;
     cell.className = `cell ${state}${revised ? " revised" : ""}${size > 9 ? " longest" : size > 6 ? " long" : ""}`;
-    cell.style.background = n < 0 ? "" : view.shades[level].back;
+    cell.style.backgroundColor = n < 0 ? "" : view.shades[level].back;
     cell.style.color = n < 0 ? "" : view.shades[level].ink;
     if (texts[p] !== local) fillRuns(cell, runs);
     texts[p] = local;

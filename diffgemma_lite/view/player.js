@@ -3,7 +3,8 @@
 // in a live widget, those of knobs.js. Hosted by host.py (recorded) and live.py (anywidget). Walked through in notebook 07.
 
 import { openTrace, visibleLine, h, round, nats } from "./data.js";
-import { shades, isDark } from "./colour.js";
+import { shades } from "./colour.js";
+import { icon, iconButton, choice, watchTheme } from "./controls.js";
 import { makePanel, drawBlock, drawText } from "./panel.js";
 import { makeInspector } from "./inspector.js";
 import { makeCurves } from "./curves.js";
@@ -11,32 +12,8 @@ import { makeKnobs } from "./knobs.js";
 
 const SHOWN = { sampled: "sampled", argmax: "best guess", canvas: "canvas in" };
 const COLOURS = { entropy: "entropy", probability: "top probability" };
-const ICONS = {
-  first: "M4 3v10M13 3 6 8l7 5z",
-  back: "M11 3 4 8l7 5z",
-  play: "M4 2.5v11L13 8z",
-  pause: "M4 3h3v10H4zM9 3h3v10H9z",
-  forward: "M5 3l7 5-7 5z",
-  last: "M12 3v10M3 3l7 5-7 5z",
-};
 
 // ---- the player -----------------------------------------------------------------------------------------------------
-function icon(name) {
-  return h("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, h("path", { d: ICONS[name] }));
-}
-
-function choice(label, options, name, current, change) {
-  const items = Object.entries(options).map(([value, words]) =>
-    h(
-      "label",
-      {},
-      h("input", { type: "radio", name, value, checked: value === current, onchange: () => change(value) }),
-      h("span", {}, words),
-    ),
-  );
-  return h("fieldset", { class: "choice" }, h("legend", {}, label), ...items);
-}
-
 export function makePlayer(root, traces, data, start = 0) {
   const most = Math.max(
     1e-6,
@@ -56,9 +33,7 @@ export function makePlayer(root, traces, data, start = 0) {
   const panels = traces.map(makePanel);
   let timer = null;
 
-  const button = (name, label, action) =>
-    h("button", { type: "button", title: label, "aria-label": label, onclick: action }, icon(name));
-  const playButton = button("play", "Play", () => (view.playing ? pause() : play()));
+  const playButton = iconButton("play", "Play", () => (view.playing ? pause() : play()));
   playButton.classList.add("primary");
   const range = h("input", {
     type: "range",
@@ -88,11 +63,11 @@ export function makePlayer(root, traces, data, start = 0) {
   const controls = h(
     "div",
     { class: "controls", role: "group", "aria-label": "Player" },
-    button("first", "First step", () => jump(0)),
-    button("back", "Step back", () => jump(view.frame - 1)),
+    iconButton("first", "First step", () => jump(0)),
+    iconButton("back", "Step back", () => jump(view.frame - 1)),
     playButton,
-    button("forward", "Step forward", () => jump(view.frame + 1)),
-    button("last", "Commit", () => jump(frames - 1)),
+    iconButton("forward", "Step forward", () => jump(view.frame + 1)),
+    iconButton("last", "Commit", () => jump(frames - 1)),
     range,
     speed,
   );
@@ -271,30 +246,19 @@ export function makePlayer(root, traces, data, start = 0) {
     }),
   );
 
-  function retheme() {
-    view.dark = isDark(el);
-    el.dataset.theme = view.dark ? "dark" : "light";
-    view.shades = shades(data.ramp[view.dark ? "dark" : "light"]);
-    draw();
-    drawLegend();
-  }
   options.addEventListener("change", drawLegend);
   focusCell(view.focus, false);
-  const watch = new MutationObserver(() => isDark(el) !== view.dark && retheme());
-  watch.observe(document.body, {
-    attributes: true,
-    attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light"],
+  const unwatch = watchTheme(el, (dark) => {
+    view.dark = dark;
+    view.shades = shades(data.ramp[dark ? "dark" : "light"]);
+    draw();
+    drawLegend();
   });
-  const scheme = matchMedia("(prefers-color-scheme: dark)");
-  scheme.addEventListener("change", retheme);
-  retheme();
   seek(start);
-  requestAnimationFrame(() => isDark(el) !== view.dark && retheme());
   return {
     destroy: () => {
       clearInterval(timer);
-      watch.disconnect();
-      scheme.removeEventListener("change", retheme);
+      unwatch();
     },
   };
 }

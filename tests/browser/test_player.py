@@ -252,28 +252,34 @@ def test_two_traces_side_by_side(open_page, tmp_path):
     assert page.locator(".inspector h4").text_content() == "Position 7"
 
 
-def test_a_full_canvas_opens_and_scrubs_in_time(open_page, tmp_path):
-    """256 x 48: open within a second of the script's start; each of 49 frames under 50 ms with its layout.
+def test_a_full_canvas_opens_and_scrubs_in_time(open_page, page_file, tmp_path):
+    """256 x 48: a page opens within a second; each of 49 far jumps takes under 50 ms, style, layout and paint included.
 
-    Of three passes the best counts: what it costs, not what else the machine was doing.
+    Counted in processor time of the page's main thread, the better of two passes, so that whatever else this machine is
+    doing counts little.
     """
-    path, opened = player_html(simulate(256, 48, V=2048), tmp_path / "full.html"), []
-    while len(opened) < 3 and min(opened, default=1000) >= 1000:
-        page = live(open_page(path))
-        opened.append(page.evaluate("() => performance.getEntriesByName('dg-open')[0].duration"))
-    times = page.evaluate(
-        """() => { const root = document.querySelector('[data-live]').lastElementChild.shadowRoot;
-        const r = root.querySelector('input[type=range]'), best = new Array(49).fill(Infinity);
-        for (let pass = 0; pass < 3; pass++) for (let n = 0; n < 49; n++) {
-          const frame = (n * 10) % 49, start = performance.now();  // far jumps: nearly every cell changes
-          r.value = frame; r.dispatchEvent(new Event('input'));
-          root.querySelector('.dg').getBoundingClientRect();
-          best[frame] = Math.min(best[frame], performance.now() - start);
-        }
-        return best; }"""
+    page = open_page(page_file)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def used() -> float:
+        return next(m["value"] for m in session.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+
+    page.goto(player_html(simulate(256, 48, V=2048), tmp_path / "full.html").as_uri())
+    live(page)
+    opened = used()  # counted from the start of this document
+    page.evaluate(
+        f"""() => {{ const slider = {SLIDER}; window.go = (n) => {{
+        slider.value = n; slider.dispatchEvent(new Event('input'));
+        return new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn))); }}; }}"""
     )
-    assert min(opened) < 1000, opened
-    assert max(times) < 50, sorted(times)[-3:]
+    best = [float("inf")] * 49
+    for n in range(2 * 49):
+        start, frame_number = used(), n * 10 % 49  # far jumps: nearly every cell changes
+        page.evaluate("n => window.go(n)", frame_number)
+        best[frame_number] = min(best[frame_number], used() - start)
+    assert 0.01 < opened < 1, opened
+    assert 0.0005 < max(best) < 0.05, sorted(best)[-3:]
 
 
 def test_without_script_the_static_part_is_there(open_page, page_file, trace):
