@@ -51,7 +51,8 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(e, d, i, device=device, dtype=dtype))
 
     def forward(self, x: Float[Tensor, "t d"], weights: Float[Tensor, "t k"], index: Int[Tensor, "t k"]) -> Float[Tensor, "t d"]:
-        return self.loop(x, weights, index) if self.path == "loop" else self.grouped(x, weights, index)
+        plain = self.path == "loop" or x.dtype == torch.float64  # torch groups no float64
+        return self.loop(x, weights, index) if plain else self.grouped(x, weights, index)
 
     def loop(self, x: Float[Tensor, "t d"], weights: Float[Tensor, "t k"], index: Int[Tensor, "t k"]) -> Float[Tensor, "t d"]:
         """The plain way: for each expert that anybody chose, gather its tokens, run it, add the result back."""
