@@ -51,8 +51,9 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(e, d, i, device=device, dtype=dtype))
 
     def forward(self, x: Float[Tensor, "t d"], weights: Float[Tensor, "t k"], index: Int[Tensor, "t k"]) -> Float[Tensor, "t d"]:
-        plain = self.path == "loop" or x.dtype == torch.float64  # torch groups no float64
-        return self.loop(x, weights, index) if plain else self.grouped(x, weights, index)
+        # torch groups no float64, and only rows of whole 16 bytes
+        fits = x.dtype != torch.float64 and all(n * _matmul_dtype(x).itemsize % 16 == 0 for n in self.down_proj.shape[1:])
+        return self.grouped(x, weights, index) if self.path == "grouped" and fits else self.loop(x, weights, index)
 
     def loop(self, x: Float[Tensor, "t d"], weights: Float[Tensor, "t k"], index: Int[Tensor, "t k"]) -> Float[Tensor, "t d"]:
         """The plain way: for each expert that anybody chose, gather its tokens, run it, add the result back."""
