@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -44,7 +45,7 @@ def generate(
     max_new_tokens: int = 256, eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None,
     generator: Generators = None, initial_canvas: Tensor | None = None, pinned: Tensor | None = None,
     logits_filter: Callable[[Tensor, Tensor], Tensor] | None = None, on_step: Callable[[Step], bool | None] | None = None,
-    streamer=None, trace: bool = False, step_function=denoise_step,
+    streamer=None, trace: bool | str = False, step_function=denoise_step,
 ) -> Generation:  # fmt: skip
     """Write up to `max_new_tokens` after the prompt ids [B, S], a canvas at a time.
 
@@ -52,13 +53,17 @@ def generate(
     makes a row independent of its batch. initial_canvas [B, C] with pinned (bool [B, C]): infill and edit, first canvas
     only; pinned ids never change. logits_filter(logits, canvas) -> logits, before the temperature. on_step(step)
     returning True cancels and keeps what stands. streamer: put / put_draft / end, as Transformers' streamers have them.
+    trace: True keeps what every step did in out.trace; "attention" also the positions each one attends to most, layer by
+    layer, which costs a second computation of the attention weights.
     Errors: ValueError for any argument out of range, before work starts; for NaN logits, at the step where they appear.
     """
     ends, pad = check_generation(
         model, ids, sampler, max_new_tokens, eos_token_id, pad_token_id, generator, initial_canvas, pinned
     )
+    if trace not in (False, True, "attention"):
+        raise ValueError(f"trace: got {trace!r}, takes False, True or 'attention'")
     start, c = time.perf_counter(), model.config.canvas_length
-    recorder = Recorder(sampler, model.config.vocab_size) if trace else None
+    recorder = Recorder(sampler, model.config.vocab_size, attention=trace == "attention") if trace else None
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     cache, fresh, committed, canvas_stop, steps, cancelled = None, ids, [], [], [], False
     if streamer is not None:
@@ -104,7 +109,8 @@ def _denoise_canvas(
     for n in range(sampler.max_denoising_steps):
         # handed on in the model's dtype, as the reference does
         self_conditioning = previous[-1].scaled_logits.to(model.dtype) if previous and sampler.self_conditioning else None
-        logits = model.decode(canvas, cache, self_conditioning)
+        with nullcontext() if recorder is None else recorder.watch(model, cache):
+            logits = model.decode(canvas, cache, self_conditioning)
         if logits_filter is not None:
             logits = logits_filter(logits, canvas)
         step = step_function(logits, canvas, n, sampler, previous=previous, generator=generator, ended=rows_end, **given)

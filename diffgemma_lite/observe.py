@@ -1,8 +1,8 @@
 """Looking inside a pass: which expert each token went to, and what each position attended to.
 
 The model itself returns neither (fused attention never forms its weights). `observe` listens with hooks while a pass runs
-and computes the attention weights beside it, the plain way. For notebooks 03, 04 and 07 and their views; nothing depends
-on it.
+and computes the attention weights beside it, the plain way. For notebooks 03, 04 and 07 and their views; of the core only
+`generate(trace="attention")` asks for it.
 """
 
 from __future__ import annotations
@@ -77,3 +77,21 @@ def observe(model, *, attention: bool = True, routing: bool = True) -> Iterator[
     finally:
         for handle in handles:
             handle.remove()
+
+
+def most_attended(
+    seen: Observation, k: int, padding: Int[Tensor, "b"] | None = None
+) -> tuple[Int[Tensor, "b q layers k"], Float[Tensor, "b q layers k"]]:
+    """The k keys that each query attends to most, layer by layer, with their weights (the mean over heads).
+
+    A key's number is its position in its row: first the prefix, without the row's `padding` [B] tokens at the left, then
+    the canvas. Where some layer and row sees fewer than k keys, everything gives as many as that one has.
+    """
+    unseen = 0 if padding is None else int(padding.max())
+    layers = list(zip(seen.attention, seen.first_key, strict=True))
+    k = min(k, *(weights.shape[-1] - max(0, unseen - first) for weights, first in layers))
+    best = [(weights.mean(1).topk(k, dim=-1), first) for weights, first in layers]
+    positions = torch.stack([top.indices + first for top, first in best], dim=2)
+    if padding is not None:
+        positions = positions - padding[:, None, None, None]
+    return positions, torch.stack([top.values for top, _ in best], dim=2)

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .attention import KVCache
+from .observe import most_attended, observe
 from .sampler import SamplerConfig, Step
 from .trace import CanvasTrace, Trace
 
 CANDIDATES = 5  # most likely tokens kept for each position and step
+ATTENDED = 4  # most attended positions kept for each position, step and layer
 
 
 class Recorder:
-    """add(step) after every step, commit(...) after every canvas, trace(...) at the end."""
+    """add(step) after every step, commit(...) after every canvas, trace(...) at the end.
 
-    def __init__(self, sampler: SamplerConfig, vocab_size: int):
-        self.sampler, self.vocab_size = sampler, vocab_size
+    With `attention`, `watch` around a decoder pass notes what each position attends to most: the weights are formed a
+    second time, beside the fused attention that never shows them.
+    """
+
+    def __init__(self, sampler: SamplerConfig, vocab_size: int, *, attention: bool = False):
+        self.sampler, self.vocab_size, self.attention = sampler, vocab_size, attention
+        self.attended: dict[str, Tensor] = {}
         self.steps: list[dict[str, np.ndarray]] = []
         self.canvases: list[CanvasTrace] = []
 
+    @contextmanager
+    def watch(self, model, cache: KVCache) -> Iterator[None]:
+        """Around the decoder pass whose Step is added next."""
+        if not self.attention:
+            yield
+            return
+        with observe(model, routing=False) as seen:
+            yield
+        padding = None if cache.mask is None else (~cache.mask).sum(-1)
+        positions, weights = most_attended(seen, ATTENDED, padding)
+        self.attended = {"attended": positions, "attended_weight": weights}
+
     def add(self, step: Step) -> None:
         probs, ids = step.scaled_logits.softmax(-1).topk(min(CANDIDATES, self.vocab_size), dim=-1)
-        kept = {name: getattr(step, name) for name in _KEPT} | {"top_ids": ids, "top_probs": probs}
+        kept = {name: getattr(step, name) for name in _KEPT} | {"top_ids": ids, "top_probs": probs} | self.attended
         self.steps.append({name: tensor.cpu().numpy() for name, tensor in kept.items()} | {"temperature": step.temperature})
 
     def commit(self, taken: Tensor, stop: list[str], last: Step) -> None:

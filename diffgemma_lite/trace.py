@@ -5,7 +5,7 @@ A `Step` (sampler.py) holds everything, logits included; 48 steps of a 256-token
 and writes them as compact JSON (each array deflated, then base64, so that a browser can unpack it without a library).
 Walked through in notebooks 00 and 07; drawn by `diffgemma_lite.view`.
 
-Letters: N denoising steps, B batch, C canvas, K candidates kept.
+Letters: N denoising steps, B batch, C canvas, K candidates kept, L layers, A attended positions kept.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class CanvasTrace:
     steps: np.ndarray  # [B] denoising steps each row took
     stop: list[str]  # per row: "stable", "steps" or "cancelled"
     entropy_bound: float
+    # only with generate(..., trace="attention"); a position counts the row's own tokens: prompt, earlier canvases, this one
+    attended: np.ndarray | None = None  # [N, B, C, L, A] the positions each one attends to most, the largest weight first
+    attended_weight: np.ndarray | None = None  # [N, B, C, L, A] mean over the heads
 
     @property
     def next_canvas(self) -> np.ndarray:
@@ -64,6 +67,7 @@ _STORED = {
     "mean_entropy": ("float64", None), "top_ids": ("uint32", None), "top_probs": ("uint16", PROBABILITY_UNIT),
     "steps": ("uint16", None),
 }  # fmt: skip
+_OPTIONAL = {"attended": ("uint32", None), "attended_weight": ("uint16", PROBABILITY_UNIT)}
 _BOOLEAN = {"accepted", "revised", "finished", "pinned"}
 
 
@@ -149,18 +153,20 @@ def _narrow(name: str, array: np.ndarray, dtype: str) -> str:
 
 
 def _canvas_to_json(c: CanvasTrace) -> dict:
+    present = _STORED | {name: how for name, how in _OPTIONAL.items() if getattr(c, name) is not None}
     packed = {
         name: pack(getattr(c, name), _narrow(name, getattr(c, name), dtype), unit)
-        for name, (dtype, unit) in _STORED.items()
+        for name, (dtype, unit) in present.items()
     }
     return packed | {"stop": c.stop, "entropy_bound": c.entropy_bound}
 
 
 def _canvas_from_json(data: dict) -> CanvasTrace:
-    arrays = {name: unpack(data[name]) for name in _STORED}
-    for name in _STORED:
+    present = _STORED | {name: how for name, how in _OPTIONAL.items() if name in data}
+    arrays = {name: unpack(data[name]) for name in present}
+    for name, (dtype, unit) in present.items():
         if name in _BOOLEAN:
             arrays[name] = arrays[name].astype(bool)
-        elif _STORED[name][0].startswith("uint") and _STORED[name][1] is None:
+        elif dtype.startswith("uint") and unit is None:
             arrays[name] = arrays[name].astype(np.int64)
     return CanvasTrace(**arrays, stop=data["stop"], entropy_bound=data["entropy_bound"])
