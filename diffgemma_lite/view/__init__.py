@@ -10,29 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..trace import Trace
-from .host import page, progressive_html
+from .attention import attention_note, attention_payload, attention_table, has_attention
+from .host import OutputView, page, progressive_html
+from .noise_view import noise_view
 from .payload import reductions, trace_payload
 from .static import RAMP, static_part
 
-__all__ = ["OutputView", "live_player", "player", "player_html"]
+__all__ = ["OutputView", "live_player", "noise_view", "player", "player_html"]
 
 OUTPUT_LIMIT, PAGE_LIMIT = 290_000, 390_000  # bytes for one 256-token, 48-step canvas; larger traces get their share
-
-
-class OutputView:
-    """A finished notebook output: HTML for a page, one line for a terminal."""
-
-    def __init__(self, html: str, words: str):
-        self.html, self.words = html, words
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
-        return {"text/html": self.html, "text/plain": self.words}
-
-    def __repr__(self) -> str:
-        return self.words
 
 
 def player(trace: Trace, *, row: int = 0, compare: Trace | None = None, title: str | None = None) -> OutputView:
@@ -57,15 +43,18 @@ def player_html(
     return path
 
 
-def payload_of(traces: list[Trace], row: int, title: str, level: int = 0) -> dict:
-    """What the module gets as `data`; a higher level keeps less (see payload.reductions)."""
+def payload_of(traces: list[Trace], row: int, title: str, level: int = 0, room: float = float("inf")) -> dict:
+    """What the module gets as `data`; a higher level keeps less (see payload.reductions), `room` is attention's bytes."""
     names = [str(t.meta.get("label", "")) for t in traces] if len(traces) == 1 else [
         str(t.meta.get("label", letter)) for t, letter in zip(traces, "AB", strict=True)
     ]  # fmt: skip
     packed = []
     for trace, name in zip(traces, names, strict=True):
         levels = reductions(max(c.top_ids.shape[-1] for c in trace.canvases))
-        packed.append(trace_payload(trace, row, levels[min(level, len(levels) - 1)], name))
+        attention = attention_payload(trace, row, room / len(traces))
+        packed.append(trace_payload(trace, row, levels[min(level, len(levels) - 1)], name, attention))
+        words = [packed[-1]["note"], attention_note(trace, row, attention)]
+        packed[-1]["note"] = "; ".join(filter(None, words))
     return {"title": title, "ramp": RAMP, "traces": packed}
 
 
@@ -74,8 +63,12 @@ def _fitted(traces: list[Trace], row: int, title: str, limit: int) -> str:
     cells = sum(int(c.steps[row]) * c.canvas.shape[2] for t in traces for c in t.canvases)
     limit = int(limit * max(1.0, cells / (48 * 256)))
     static = "<hr>".join(static_part(t, row, title) for t in traces)
-    for level in range(9):
-        output = progressive_html(static, payload_of(traces, row, title, level))
+    tables = "".join(attention_table(t, row) for t in traces)
+    attempts = [(level, 0) for level in range(9)]
+    if any(has_attention(t, row) for t in traces):  # it may take a share of the page, and is what goes first
+        attempts = [(level, 0.3) for level in range(5)] + [(level, 0.1) for level in range(3, 9)] + attempts[6:]
+    for level, share in attempts:
+        output = progressive_html(static + (tables if share else ""), payload_of(traces, row, title, level, share * limit))
         if len(output.encode()) <= limit:
             break
     return output

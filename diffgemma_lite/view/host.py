@@ -20,8 +20,27 @@ from .static import visible_title
 HERE = Path(__file__).parent
 # What each view is made of, in order of dependence; the last exports. All share player.css; a view may add its own sheet.
 BUNDLES = {
-    "player": ("data.js", "colour.js", "controls.js", "inspector.js", "curves.js", "knobs.js", "panel.js", "player.js"),
+    "noise": ("data.js", "colour.js", "controls.js", "noise.js"),
+    "player": ("data.js", "colour.js", "controls.js", "inspector.js", "attention.js", "curves.js", "knobs.js", "panel.js",
+               "player.js"),
 }
+
+
+class OutputView:
+    """A finished notebook output: HTML for a page, one line for a terminal."""
+
+    def __init__(self, html: str, words: str):
+        self.html, self.words = html, words
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+        return {"text/html": self.html, "text/plain": self.words}
+
+    def __repr__(self) -> str:
+        return self.words
+
 
 LOADER = """
 const inflate = async (text) => {
