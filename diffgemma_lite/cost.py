@@ -1,0 +1,54 @@
+"""What the model weighs, what one step costs, and the least time a device can take for it.
+
+Against a benchmark: everything here is arithmetic on the config and a data sheet, so it can be wrong, and the tests and
+notebook 11 hold it against published measurements. `step_cost` (ops.py) lists a step op by op, `floor` (hardware.py) turns
+the list into a time that no device of that data sheet can beat, and `predict` (prediction.py) adds four numbers, each fitted on one
+published single-user figure, and then says what other measurements should have been. Walked through in notebooks 01 and 11.
+"""
+
+from __future__ import annotations
+
+from .config import Config
+from .hardware import floor
+from .ops import OpCost, by_part, step_cost
+from .prediction import PRECISIONS, Calibration, Precision, Prediction, calibrate, crossover, predict
+from .routing import distinct_experts, fit_skew
+
+__all__ = [
+    "PRECISIONS", "PUBLISHED", "Calibration", "OpCost", "Precision", "Prediction", "active_parameters", "by_part", "calibrate",
+    "crossover", "distinct_experts", "fit_skew", "floor", "parameters", "predict", "step_cost",
+]  # fmt: skip
+
+# arXiv:2608.00146, table 1. The total is our count without self-conditioning (25.233e9; with it 25.251e9, which rounds to 25.3).
+# The activated number is near our count of everything one token uses (3.840e9: k of the experts, the embedding once, the dense
+# MLP, self-conditioning); the report does not say what makes up the difference.
+PUBLISHED = {"total": 25.2e9, "active": 3.85e9}
+
+
+def parameters(config: Config) -> dict[str, int]:
+    """Parameters of each part; together exactly `sum(p.numel() for p in model.parameters())`.
+
+    The head is the embedding (tied), so it counts once. `layer_scalar`s are buffers and do not count.
+    """
+    c = config
+    d, layers = c.hidden_size, range(c.num_hidden_layers)
+    heads = c.num_attention_heads
+    projections = sum((2 * heads + c.kv_heads(i) * (2 if c.is_sliding(i) else 1)) * c.head_width(i) * d for i in layers)
+    return {
+        "embedding": c.vocab_size * d,
+        "attention": projections,  # q and o; k; v on sliding layers only
+        "dense_mlp": c.num_hidden_layers * 3 * d * c.intermediate_size,
+        "router": c.num_hidden_layers * (d * c.num_experts + d + c.num_experts),
+        "experts": c.num_hidden_layers * c.num_experts * 3 * d * c.moe_intermediate_size,
+        "norms": c.num_hidden_layers * 7 * d + sum(2 * c.head_width(i) for i in layers) + d,
+        "self_conditioning": 3 * d * c.intermediate_size + d,
+    }
+
+
+def active_parameters(config: Config) -> dict[str, int]:
+    """Of `parameters`, those that take part in one token of a denoising step: k of the E experts, and all the rest.
+
+    The embedding counts whole, because the head reads all of it. Published for the 26B shape: see PUBLISHED.
+    """
+    parts = parameters(config)
+    return parts | {"experts": parts["experts"] * config.top_k_experts // config.num_experts}

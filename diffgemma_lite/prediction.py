@@ -1,0 +1,180 @@
+"""A prediction of measured speed: the floor, plus four numbers, each fitted on one published single-user figure.
+
+Against a fit: nothing here has seen the rows it predicts. `calibrate` reads four figures of one report (arXiv:2608.00146,
+section 6: one user on an H100, fp8 weights), `predict` then says what that model means for other numbers of users, for
+autoregressive decoding and for other devices, and sets the published figure beside it. Walked through in notebook 11.
+
+The time of a step is the sum over its ops of the longest of: its bytes at the achieved share of the bandwidth, its FLOPs at
+the data sheet's peak, and the least time any op takes; sampling is one measured cost per canvas position. What is left out:
+kernels that reach less than the peak (attention with a head width of 512 takes several times its floor in the report), work on
+the host between steps, the commit pass (counted as a denoising step, as the report's formula does), and requests that wait for
+each other. An op's activations count only where they are larger than the cache of the chip. That rule and not a fifth number
+was added after the first comparison: without it 8 and 16 users came out 32% too fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from . import facts
+from .config import Config
+from .hardware import HARDWARE, Hardware, floor
+from .ops import OpCost, step_cost
+from .routing import distinct_experts, fit_skew
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a checkpoint is stored: bytes a weight by part (2 where not named), the dtype its products run in, bytes a cached number."""
+
+    source: str
+    weight_bytes: Mapping[str, float] = field(default_factory=dict)
+    dtype: Mapping[str, str] = field(default_factory=dict)
+    kv_bytes: float = 2.0
+
+    def dtype_of(self, op: OpCost) -> str:
+        """Products without weights (attention itself) run in bf16 whatever the weights are."""
+        return self.dtype.get(op.part, "bf16") if op.bytes_weights else "bf16"
+
+
+_LINEAR = ("attention", "dense_mlp", "experts")
+PRECISIONS = {
+    "BF16": Precision("google/diffusiongemma-26B-A4B-it: everything in bf16"),
+    "FP8": Precision("RedHatAI FP8-dynamic card: all linears but head, embedding, router and self-conditioning",
+                     dict.fromkeys(_LINEAR, 1.0), dict.fromkeys(_LINEAR, "fp8")),
+    "NVFP4": Precision("nvidia NVFP4 card: only the routed experts, at 4.5 bits with their scales; cache in fp8",
+                       {"experts": 4.5 / 8}, {"experts": "fp4"}, kv_bytes=1.0),
+    "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, computed in 16 bits",
+                       dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"), 4.5 / 8)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The four numbers."""
+
+    bandwidth_fraction: float  # from "canvas experts": the weights of 84 experts a layer in 4.66 ms
+    launch_seconds: float  # from "autoregressive rate": 204 tokens/s, end to end; no op takes less
+    sampling_seconds: float  # from "canvas sampling": 3.06 ms, less its products over the vocabulary; per canvas position
+    skew: float  # from "canvas distinct experts per layer": 84
+
+
+MODES = {"diffusion": "canvas", "autoregressive": "autoregressive"}
+REPORT_PREFIX = 4096 + 512  # 4,096 in, 1,024 out: the mean prefix while the answer is written
+OTHER_PREFIX = 1024 + 512  # where a source does not say: as in the public vLLM benchmark (1,024 in, 1,024 out; vllm PR 46212)
+
+
+def step_ops(config: Config, mode: str, precision: Precision, *, prefix: int, batch: int, skew: float | None) -> list[OpCost]:
+    """One step of `batch` unrelated texts, with the distinct experts they touch; mode "canvas" or "autoregressive"."""
+    queries = config.canvas_length if mode == "canvas" else 1
+    experts = distinct_experts(config, batch * queries, skew, texts=batch)
+    return step_cost(config, prefix=prefix, queries=queries, batch=batch, mode=mode, weight_bytes=precision.weight_bytes,
+                     kv_bytes=precision.kv_bytes, experts=experts)  # fmt: skip
+
+
+def step_seconds(ops: Iterable[OpCost], hardware: Hardware, precision: Precision, c: Calibration, positions: int) -> float:
+    """The predicted time of a step that samples at `positions` positions."""
+    total = c.sampling_seconds * positions
+    for op in ops:
+        if not _is_sampling(op):
+            total += max(c.launch_seconds, _work(op, hardware, precision, c.bandwidth_fraction))
+    return total
+
+
+def _is_sampling(op: OpCost) -> bool:
+    """Element by element over the vocabulary: inside the calibrated cost per position."""
+    return op.name in ("sampling", "soft_cap", "softmax")
+
+
+def _work(op: OpCost, hardware: Hardware, precision: Precision, fraction: float) -> float:
+    spilled = op.bytes_activations if op.bytes_activations > hardware.cache.value else 0.0
+    moved = op.bytes_weights + op.bytes_kv + spilled
+    return max(moved / (fraction * hardware.bandwidth.value), op.flops / hardware.peak(precision.dtype_of(op)))
+
+
+def calibrate(config: Config, figures: Mapping[str, float] | None = None) -> Calibration:
+    """The four numbers from four figures of facts/report_single_user.csv; `figures` replaces some by name."""
+    figure = {row["quantity"]: float(row["value"]) for row in facts.rows("report_single_user.csv")} | dict(figures or {})
+    device, precision = HARDWARE["H100"], PRECISIONS["FP8"]
+    skew = fit_skew(config, config.canvas_length, figure["canvas distinct experts per layer"])
+    canvas = step_ops(config, "canvas", precision, prefix=REPORT_PREFIX, batch=1, skew=skew)
+    token = step_ops(config, "autoregressive", precision, prefix=REPORT_PREFIX, batch=1, skew=skew)
+    weights = sum(op.bytes_weights for op in canvas if op.part == "experts")
+    fraction = weights / device.bandwidth.value / (figure["canvas experts"] * 1e-3)
+    # Head and soft embedding must be inside the report's "sampling": what its parts leave of the total is less than their floor.
+    over_vocabulary = [op for op in canvas if op.part in ("head", "self_conditioning") and not _is_sampling(op)]
+
+    def sampling(launch: float) -> float:
+        products = sum(max(launch, _work(op, device, precision, fraction)) for op in over_vocabulary)
+        return (figure["canvas sampling"] * 1e-3 - products) / config.canvas_length
+
+    low, high = 0.0, 1e-3
+    for _ in range(50):
+        launch = (low + high) / 2
+        guess = Calibration(fraction, launch, sampling(launch), skew)
+        slow = step_seconds(token, device, precision, guess, 1) > 1 / figure["autoregressive rate"]
+        low, high = (low, launch) if slow else (launch, high)
+    return Calibration(fraction, low, sampling(low), skew)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One published row beside what the model says. Rates are tokens kept per second, all users together."""
+
+    row: Mapping[str, str]
+    users: int
+    published: float
+    predicted: float
+    bound: float  # the rate no device of this data sheet can beat, from the floor
+    fitted: bool  # this row is one of the four figures, so its ratio says nothing
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted / self.published
+
+
+def predict(
+    config: Config, rows: Iterable[Mapping[str, str]] | None = None, calibration: Calibration | None = None
+) -> list[Prediction]:  # fmt: skip
+    """Predicted beside published rate for each row that states its tokens per forward and whose device and precision are known.
+
+    rows: as facts.published_throughput() gives them, which is the default; tokens_per_second is only copied, never used.
+    calibration: None fits it (`calibrate`). Rate = users * tokens per forward / step time.
+    """
+    calibration = calibrate(config) if calibration is None else calibration
+    out = []
+    for row in facts.published_throughput() if rows is None else rows:
+        known = row["mode"] in MODES and row["hardware"] in HARDWARE and row["precision"] in PRECISIONS
+        if not (known and row["tokens_per_forward"]):
+            continue
+        device, precision, users = HARDWARE[row["hardware"]], PRECISIONS[row["precision"]], int(row["concurrency"])
+        mode, report = MODES[row["mode"]], row["source"].startswith("arXiv:2608.00146")
+        prefix = REPORT_PREFIX if report else OTHER_PREFIX
+        ops = step_ops(config, mode, precision, prefix=prefix, batch=users, skew=calibration.skew)
+        positions = users * (config.canvas_length if mode == "canvas" else 1)
+        kept = users * float(row["tokens_per_forward"])
+        seconds = step_seconds(ops, device, precision, calibration, positions)
+        fitted = report and mode == "autoregressive" and row["source"].endswith("sec.6")
+        out.append(Prediction(row, users, float(row["tokens_per_second"]), kept / seconds, kept / floor(ops, device, precision.dtype), fitted))
+    return out
+
+
+def crossover(
+    config: Config, calibration: Calibration, *, hardware: str = "H100", precision: str = "FP8", tokens_per_forward: float = 16.0,
+    most: int = 512,
+) -> int | None:  # fmt: skip
+    """The smallest number of users at which autoregressive decoding gives more tokens per second than denoising, or None.
+
+    Published for the H100 with fp8 weights: around 32 (arXiv:2608.00146, figure 12, at 16 tokens per forward).
+    """
+    device, kind = HARDWARE[hardware], PRECISIONS[precision]
+
+    def rate(mode: str, users: int, per_forward: float, positions: int) -> float:
+        ops = step_ops(config, mode, kind, prefix=REPORT_PREFIX, batch=users, skew=calibration.skew)
+        return users * per_forward / step_seconds(ops, device, kind, calibration, positions)
+
+    for users in range(1, most + 1):
+        if rate("autoregressive", users, 1, users) > rate("canvas", users, tokens_per_forward, users * config.canvas_length):
+            return users
+    return None
