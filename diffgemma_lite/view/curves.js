@@ -103,7 +103,8 @@ export function makeCurves(traces, seek) {
         dots[i].setAttribute("cx", x(f));
         dots[i].setAttribute("cy", y(value));
       });
-      number.textContent = `${now.map(curve.show).join(" | ")} ${curve.unit}`.trim();
+      const unit = curve.unit === "positions" && now.every((x) => x === 1) ? "position" : curve.unit;
+      number.textContent = `${now.map(curve.show).join(" | ")} ${unit}`.trim();
     }
   }
   return {

@@ -2,7 +2,7 @@
 // entropy order, the running budget before it against the bound, and in words why it was accepted or renoised.
 // Numbers come from the trace; the order and the running sum are those of entropyOrder in data.js. See notebook 07.
 
-import { entropyOrder, positionState, tokenRuns, fillRuns, h, nats, percent } from "./data.js";
+import { entropyOrder, tokenRuns, fillRuns, h, nats, percent } from "./data.js";
 
 const WIDTH = 300,
   ROWS = 6;
@@ -72,7 +72,7 @@ function history(trace, canvas, p, seek) {
   });
   const fate = h("svg", { viewBox: `0 0 ${WIDTH} 8`, preserveAspectRatio: "none", "aria-hidden": "true", class: "fate" });
   for (let n = 0; n < N; n++)
-    if (positionState(canvas, n, p) !== "renoised")
+    if (canvas.accepted[n * canvas.C + p])
       fate.append(h("rect", { x: n * width + 0.4, width: Math.max(0.6, width - 0.8), y: 2.5, height: 3, "data-n": n }));
   const el = h(
     "ul",

@@ -42,6 +42,7 @@ def open_page(chromium) -> Iterator[Callable]:
             offline=True,
             java_script_enabled=script,
         )
+        context.set_default_timeout(120_000)
         page = context.new_page()
         opened.append((context, Complaints(page, ignore)))
         page.goto(Path(path).as_uri())

@@ -79,7 +79,7 @@ class Lab:
         (folder / "default_setting_overrides.json").write_text(json.dumps(overrides))
 
     def _wait(self) -> None:
-        address, deadline = f"http://127.0.0.1:{self.port}/api/status?token={self.token}", time.monotonic() + 60
+        address, deadline = f"http://127.0.0.1:{self.port}/api/status?token={self.token}", time.monotonic() + 180
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
@@ -113,7 +113,7 @@ class Lab:
         notary.store.close()
         return name
 
-    def open(self, page, name: str, timeout: float = 60) -> None:
+    def open(self, page, name: str, timeout: float = 180) -> None:
         """Open a notebook in its own workspace and wait until its cells are drawn."""
         page.goto(f"http://127.0.0.1:{self.port}/lab/workspaces/{name.split('.')[0]}/tree/{name}?token={self.token}&reset")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=timeout * 1000)
@@ -123,7 +123,7 @@ class Lab:
     def run_all(self, page, timeout: float) -> list[str]:
         """Run every cell and wait for the last; returns the errors that cells put out."""
         page.wait_for_function(
-            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=60_000
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=180_000
         )
         run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
         page.evaluate(f"() => {{ window.ran = {run}.then(() => window.ran = 'done'); }}")

@@ -18,9 +18,10 @@ from harness import Complaints, browser_path
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-RUN_SECONDS = 120  # what Run All of a notebook may take here, on a machine that is doing other things as well
-SLOW = {"06_training": 360, "09_sudoku": 360}
-LIVE_SECONDS = 90  # one press of Run in a live widget
+# Limits against hanging, not measures: a shared machine can be ten times slower than a free one.
+RUN_SECONDS = 400  # Run All of a notebook
+SLOW = {"06_training": 900, "09_sudoku": 900}
+LIVE_SECONDS = 300  # one press of Run in a live widget
 WIDGET_ERROR = "Error displaying widget"
 # what JupyterLab itself says on a bare server, with no reader's part in it
 LAB_NOISE = ("/api/workspaces/", "net::ERR_ABORTED", "/api/me", "lspws", "/lsp/", "preload")
@@ -66,6 +67,7 @@ def notebook(request, specimen) -> Path:
 def lab_page(chromium, lab):
     """A fresh page with the complaints it gathers; the notebook's kernel is stopped afterwards."""
     context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(120_000)
     page = context.new_page()
     complaints = Complaints(page, LAB_NOISE)
     yield page
@@ -148,11 +150,11 @@ def assert_cancel(page, panel) -> None:
     panel.locator("[data-knob=steps]").fill("200")
     panel.locator("button.run").click()
     page.wait_for_function(
-        "w => /^step [2-9]/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=20_000
+        "w => /^step [2-9]/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=60_000
     )
     panel.locator("button.cancel").click()
     page.wait_for_function(
-        "w => /^cancelled/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=10_000
+        "w => /^cancelled/.test(w.textContent)", arg=panel.locator(".words").element_handle(), timeout=60_000
     )
     steps = int(panel.locator("xpath=following-sibling::*").locator("input[type=range]").get_attribute("max"))
     assert 1 <= steps < 200
@@ -160,7 +162,7 @@ def assert_cancel(page, panel) -> None:
 
 def assert_players_live(page, count: int) -> None:
     """All of them started, and the first plays by keyboard and by slider."""
-    page.wait_for_function("n => document.querySelectorAll('[data-live=yes]').length === n", arg=count, timeout=20_000)
+    page.wait_for_function("n => document.querySelectorAll('[data-live=yes]').length === n", arg=count, timeout=60_000)
     first = page.locator("[data-live=yes]").first
     slider = first.locator("input[type=range]")
     first.scroll_into_view_if_needed()
@@ -171,7 +173,7 @@ def assert_players_live(page, count: int) -> None:
     assert slider.input_value() == "1"
     first.get_by_role("button", name="Play").focus()
     page.keyboard.press(" ")
-    page.wait_for_function("s => Number(s.value) >= 3", arg=slider.element_handle(), timeout=10_000)
+    page.wait_for_function("s => Number(s.value) >= 3", arg=slider.element_handle(), timeout=60_000)
     page.keyboard.press(" ")
     assert first.locator(".grid .cell").all_text_contents() != before
     cell = first.locator(".grid .cell[tabindex='0']")
@@ -204,7 +206,7 @@ def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
         ignore=("cdnjs.cloudflare.com", "unpkg.com", "cdn.jsdelivr.net", "ERR_INTERNET_DISCONNECTED", "require", "Reveal"),
     )
     page.wait_for_function(
-        "n => document.querySelectorAll('[data-live=yes]').length === n", arg=recorded(notebook), timeout=20_000
+        "n => document.querySelectorAll('[data-live=yes]').length === n", arg=recorded(notebook), timeout=60_000
     )
 
 

@@ -27,7 +27,7 @@ def page_file(trace, tmp_path_factory):
 
 
 def live(page):
-    page.wait_for_selector("[data-live=yes]", timeout=10_000)
+    page.wait_for_selector("[data-live=yes]", timeout=60_000)
     return page
 
 
@@ -201,7 +201,7 @@ def test_curves_show_the_numbers_of_the_step(open_page, page_file, trace):
     seek(page, 6)
     numbers = page.locator(".curve output").all_text_contents()
     assert float(numbers[0].split()[0]) == pytest.approx(canvas.mean_entropy[6, 0], rel=1e-2)
-    assert numbers[1] == f"{canvas.accepted[6, 0].sum()} positions"
+    assert numbers[1] == f"{canvas.accepted[6, 0].sum()} positions" and canvas.accepted[6, 0].sum() > 1
     assert numbers[2] == f"{canvas.revised[6, 0].sum()} positions"
     assert float(numbers[3]) == pytest.approx(canvas.temperature[6], abs=1e-3)
 
