@@ -1,8 +1,8 @@
 """The training loop: shuffle, noise, two passes, AdamW; a checkpoint is one safetensors file, and resuming from it is exact.
 
 Nothing random lives in the loop: the order of an epoch depends on (seed, epoch), the noise of an example on (seed, epoch,
-example). So the state is the weights, two moments per weight and the step number, and a run that was killed and resumed
-gives the same bits as one that was not. Walked through in notebook 06.
+example). So the state is the weights, two moments per weight and the step number (train_state.py), and a run that was killed
+and resumed gives the same bits as one that was not. Walked through in notebook 06.
 
 Recipes of the shipped models are run by recipe.py.
 """
@@ -10,21 +10,21 @@ Recipes of the shipped models are run by recipe.py.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from torch import Tensor
 
-from .loss import Batch, collate, losses
+from .config import Config
+from .loss import Batch, collate, lay_out, losses
 from .model import DiffusionGemma
+from .train_state import STATE, Diverged, load_state, mean_losses, save_state
 
-STATE = "train_state.safetensors"
+__all__ = ["STATE", "BatchStream", "TrainConfig", "epoch_batches", "learning_rate_at", "make_optimizer", "save_state", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,26 @@ class TrainConfig:
     log_every: int = 20
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "checkpoint_every", "log_every"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, takes an integer above 0")
-        if self.precision not in ("float32", "bfloat16"):
-            raise ValueError(f"precision: got {self.precision!r}, takes 'float32' or 'bfloat16'")
-        if not self.learning_rate > 0 or not 0 <= self.self_conditioning <= 1:
-            raise ValueError(f"learning_rate, self_conditioning: got {self.learning_rate}, {self.self_conditioning}")
+        def need(ok: bool, name: str, takes: str) -> None:
+            if not ok:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, takes {takes}")
+
+        def number(value) -> bool:
+            return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+        for name, least in dict(steps=1, batch_size=1, checkpoint_every=1, log_every=1, warmup_steps=0, seed=0).items():
+            value = getattr(self, name)
+            ok = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**32
+            need(ok, name, f"an integer from {least} to 2**32 - 1")
+        for name in ("learning_rate", "clip_norm"):
+            need(number(getattr(self, name)) and getattr(self, name) > 0, name, "a number above 0")
+        for name in ("final_learning_rate", "weight_decay"):
+            need(number(getattr(self, name)) and getattr(self, name) >= 0, name, "a number of at least 0")
+        need(number(self.self_conditioning) and 0 <= self.self_conditioning <= 1, "self_conditioning", "a share from 0 to 1")
+        pair = isinstance(self.betas, (list, tuple)) and len(self.betas) == 2
+        need(pair and all(number(b) and 0 <= b < 1 for b in self.betas), "betas", "two numbers of at least 0 and below 1")
+        need(self.precision in ("float32", "bfloat16"), "precision", "'float32' or 'bfloat16'")
+        need(isinstance(self.compile, bool), "compile", "True or False")
         object.__setattr__(self, "betas", tuple(self.betas))
 
 
@@ -87,13 +100,27 @@ def make_optimizer(model: torch.nn.Module, config: TrainConfig) -> torch.optim.A
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas)
 
 
+def _check_examples(examples: Sequence, config: Config) -> None:
+    """All of them, before the first step: one bad example must not end a run in its middle."""
+    if not len(examples):
+        raise ValueError("examples: is empty, takes at least one example")
+    for n, e in enumerate(examples):
+        if not e.prompt:
+            raise ValueError(f"examples: number {n} has an empty prompt, takes at least one token")
+        ids, _, _ = lay_out(e, config.canvas_length, config.eos_token_id)
+        if len(ids) > config.max_position_embeddings:
+            limit = config.max_position_embeddings
+            raise ValueError(f"examples: number {n} takes {len(ids)} positions, prompt and whole canvases, takes at most {limit}")
+        if min(ids) < 0 or max(ids) >= config.vocab_size:
+            raise ValueError(f"examples: number {n} has ids from {min(ids)} to {max(ids)}, takes 0 to {config.vocab_size - 1}")
+
+
 class BatchStream:
     """Batches by step number: `stream(step)` is the same whatever came before."""
 
     def __init__(self, model: DiffusionGemma, examples: Sequence, config: TrainConfig):
-        if not examples:
-            raise ValueError("examples: is empty, takes at least one example")
         self.model, self.examples, self.config = model.config, examples, config
+        _check_examples(examples, model.config)
         self.lengths = [len(e.prompt) + len(e.response) for e in examples]
         self.per_epoch = len(epoch_batches(self.lengths, config.batch_size, config.seed, 0))
         self.epoch, self.batches = -1, []
@@ -123,14 +150,14 @@ def train(
     """
     folder = None if folder is None else Path(folder)
     optimizer, stream = make_optimizer(model, config), BatchStream(model, examples, config)
-    start, log = (0, []) if folder is None else _resume(folder, model, optimizer, config)
+    step, log, sums = (0, [], []) if folder is None else load_state(folder, model, optimizer, config)
     loss_of = torch.compile(losses, dynamic=False) if config.compile else losses
-    device, t0, sums = model.device.type, time.perf_counter(), []
+    device, t0 = model.device.type, time.perf_counter()
     spent = log[-1]["seconds"] if log else 0.0
     cast = torch.autocast(device, torch.bfloat16) if config.precision == "bfloat16" else contextlib.nullcontext()
-    bar = _bar(config.steps, start) if progress else None
+    bar = _bar(config.steps, step) if progress else None
     model.train()
-    step, stopped = start, False
+    stopped, whole, saved = False, True, step  # whole: weights, moments and step number belong together
     try:
         while step < config.steps and not stopped:
             batch = stream(step).to(model.device)
@@ -141,9 +168,11 @@ def train(
             optimizer.zero_grad(set_to_none=True)
             (denoising.mean() + encoder.mean()).backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+            whole = False
             optimizer.step()
             step += 1
             sums.append(torch.stack([denoising.mean().detach(), encoder.mean().detach(), norm]))
+            whole = True
             if step % config.log_every == 0 or step == config.steps:
                 entry = _entry(step, sums, optimizer, spent + time.perf_counter() - t0)
                 log.append(entry)
@@ -151,25 +180,25 @@ def train(
                 if bar is not None:
                     bar.set_postfix_str(f"denoising {entry['denoising']:.3f} encoder {entry['encoder']:.3f}", refresh=False)
                 stopped = on_log is not None and bool(on_log(entry))
-                if folder is not None and (step % config.checkpoint_every == 0 or stopped):
-                    save_state(folder, model, optimizer, step, log, config)
-            elif folder is not None and step % config.checkpoint_every == 0:
-                save_state(folder, model, optimizer, step, log, config)
+            if folder is not None and (step % config.checkpoint_every == 0 or stopped):
+                save_state(folder, model, optimizer, step, log, config, sums)
+                saved = step
             if bar is not None:
                 bar.update()
+    except Diverged:
+        whole = False
+        raise
     finally:
         if bar is not None:
             bar.close()
-        if folder is not None:
-            save_state(folder, model, optimizer, step, log, config)
+        if folder is not None and whole and step != saved:
+            save_state(folder, model, optimizer, step, log, config, sums)
     model.eval()
     return log
 
 
-def _entry(step: int, sums: list, optimizer, seconds: float) -> dict:
-    denoising, encoder, norm = torch.stack(sums).mean(0).tolist()
-    if not math.isfinite(denoising + encoder):
-        raise ValueError(f"loss: is {denoising}, {encoder} at step {step}; lower the learning rate (the last checkpoint is kept)")
+def _entry(step: int, sums: list[Tensor], optimizer, seconds: float) -> dict:
+    denoising, encoder, norm = mean_losses(sums, step)
     lr = optimizer.param_groups[0]["lr"]
     return {"step": step, "denoising": denoising, "encoder": encoder, "grad_norm": norm, "lr": lr, "seconds": seconds}
 
@@ -178,35 +207,3 @@ def _bar(total: int, start: int):
     from tqdm.auto import tqdm  # only here: the core does not need it
 
     return tqdm(total=total, initial=start, unit="step", mininterval=1.0)
-
-
-def save_state(folder: Path, model, optimizer, step: int, log: list[dict], config: TrainConfig) -> None:
-    """Weights, moments and step in one file that appears whole or not at all; the log beside it as JSON lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model.{k}": v.detach().contiguous() for k, v in model.state_dict().items()}
-    for name, p in model.named_parameters():
-        tensors |= {f"adam.{k}.{name}": v for k, v in optimizer.state.get(p, {}).items()}
-    meta = {"step": str(step), "config": json.dumps(asdict(config), sort_keys=True), "log": json.dumps(log)}
-    partial = folder / (STATE + ".partial")
-    save_file(tensors, partial, metadata=meta)
-    partial.replace(folder / STATE)
-    lines = "".join(json.dumps(entry) + "\n" for entry in log)
-    (folder / "log.jsonl").write_text(lines, encoding="utf-8")
-
-
-def _resume(folder: Path, model, optimizer, config: TrainConfig) -> tuple[int, list[dict]]:
-    """Load the checkpoint if there is one. Returns the step to go on from and the log so far."""
-    path = folder / STATE
-    if not path.exists():
-        return 0, []
-    with safe_open(path, framework="pt", device=str(model.device)) as file:
-        meta = file.metadata()
-        if json.loads(meta["config"]) != json.loads(json.dumps(asdict(config))):
-            raise ValueError(f"folder: {folder} holds a run with another TrainConfig ({meta['config']}); takes the same, or another folder")
-        model.load_state_dict({k.removeprefix("model."): file.get_tensor(k) for k in file.keys() if k.startswith("model.")})
-        for name, p in model.named_parameters():
-            keys = ("step", "exp_avg", "exp_avg_sq")
-            stored = {k: file.get_tensor(f"adam.{k}.{name}") for k in keys if f"adam.{k}.{name}" in set(file.keys())}
-            if stored:
-                optimizer.state[p] = {k: v.clone() for k, v in stored.items()}
-        return int(meta["step"]), json.loads(meta["log"])
