@@ -135,16 +135,29 @@ def seen(mask: Mask, queries: int, keys: int) -> Bool[Tensor, "queries keys"]:
 
 @dataclass(frozen=True)
 class Source:
-    """A piece of the package's own code; a notebook shows it with the reader's own highlighting."""
+    """A piece of the package's own code, coloured like the reader's editor where a theme offers its colours."""
 
     where: str
     code: str
 
-    def _repr_markdown_(self) -> str:
-        return f"*{self.where}*\n```python\n{self.code}\n```"
+    def _repr_html_(self) -> str:
+        from pygments import lex
+        from pygments.lexers import PythonLexer
+
+        pieces = []
+        for kind, text in lex(self.code, PythonLexer()):
+            name = next((name for token, name in _EDITOR.items() if str(kind).startswith(token)), None)
+            style = f' style="color:var(--jp-mirror-editor-{name}-color)"' if name else ""
+            pieces.append(f"<span{style}>{html.escape(text)}</span>" if name else html.escape(text))
+        code = f'<pre style="font-family:monospace;line-height:1.35;overflow-x:auto;white-space:pre">{"".join(pieces).rstrip()}</pre>'
+        return _framed("", f"<i>{html.escape(self.where)}</i>", "") + code
 
     def __repr__(self) -> str:
         return f"# {self.where}\n{self.code}"
+
+
+_EDITOR = {"Token.Keyword": "keyword", "Token.Operator.Word": "keyword", "Token.Literal.String": "string",
+           "Token.Literal.Number": "number", "Token.Comment": "comment"}  # fmt: skip
 
 
 def source(thing: Any, first: str = "", last: str = "") -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
@@ -127,7 +128,9 @@ def test_source_shows_a_piece_of_the_code_that_runs():
     piece = teach.source(figures.beside, "style =", "style =")
     assert piece.code.startswith('style = "display:inline-block') and len(piece.code.splitlines()) == 1
     assert piece.where == "teach/figures.py: beside"
-    assert piece._repr_markdown_().endswith(f"```python\n{piece.code}\n```") and piece.code in repr(piece)
+    plain = html.unescape(re.sub(r"<[^>]*>", "", piece._repr_html_()))
+    assert plain == piece.where + piece.code and repr(piece) == f"# {piece.where}\n{piece.code}"
+    assert 'string-color)">&quot;' in piece._repr_html_()
     assert teach.source(figures.beside).code.startswith("def beside(")
 
 
@@ -164,9 +167,9 @@ def answer(body: str):
 
 def test_the_notebooks_solution_is_right_and_its_stub_is_not_done():
     (stub,) = re.findall(r"^def canvas_sees.*?\n    \.\.\.[^\n]*$", notebook(), re.DOTALL | re.MULTILINE)
-    (solution,) = re.findall(r"<summary>Solution</summary>\s+```python\n(def canvas_sees.*?)```", notebook(), re.DOTALL)
+    (solution,) = re.findall(r"<summary>Solution</summary>\s*<pre><code>(def canvas_sees.*?)</code>", notebook(), re.DOTALL)
     assert repr(teach.check(function(stub), encoder_decoder.CANVAS_WINDOW)).startswith("… Not done yet.")
-    assert repr(teach.check(function(solution), encoder_decoder.CANVAS_WINDOW)).startswith("✓ Right.")
+    assert repr(teach.check(function(html.unescape(solution)), encoder_decoder.CANVAS_WINDOW)).startswith("✓ Right.")
 
 
 ONES = "seen = torch.ones(canvas, prefix + canvas, dtype=torch.bool)"
