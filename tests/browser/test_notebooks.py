@@ -27,8 +27,10 @@ WIDGET_ERROR = "Error displaying widget"
 LAB_NOISE = ("/api/workspaces/", "net::ERR_ABORTED", "/api/me", "lspws", "/lsp/", "preload")
 
 SPECIMEN = [
-    "import time\nfrom simulated import simulate\nfrom diffgemma_lite.view import live_player, player",
+    "import time\nfrom simulated import simulate\nfrom diffgemma_lite.view import live_player, noise_view, player\n"
+    "from diffgemma_lite.view.noise_record import noise_record",
     "player(simulate(48, 8, pinned=(2,)), title='Specimen')",
+    "noise_view(noise_record(list(range(24)), lambda i: f' w{i}', 32), title='Specimen of noise')",
     """def run(settings, on_step):
     for n in range(settings["steps"]):
         time.sleep(0.05)
@@ -78,9 +80,15 @@ def lab_page(chromium, lab):
     assert not found, found
 
 
-def recorded(path: Path) -> int:
-    """How many recorded players the notebook's committed outputs hold."""
-    return path.read_text(encoding="utf-8").count("<div data-dg=")
+# the first words of each view's key of marks, in its static part
+KEYS = {"player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed"}
+
+
+def recorded(path: Path, view: str | None = None) -> int:
+    """How many recorded views the notebook's committed outputs hold, of one kind or of all."""
+    cells = nbformat.read(path, 4).cells
+    pages = [o.get("data", {}).get("text/html", "") for cell in cells for o in cell.get("outputs", [])]
+    return sum(page.count("<div data-dg=" if view is None else f'data-view="{view}"') for page in pages)
 
 
 def test_untrusted_it_shows_its_tables(notebook, lab, lab_page):
@@ -93,14 +101,16 @@ def test_untrusted_it_shows_its_tables(notebook, lab, lab_page):
         page.wait_for_function("n => document.querySelectorAll('.jp-OutputArea-output img').length >= n", arg=count)
         assert pictures.count() >= count
         text = "".join(page.locator(".jp-OutputArea-output").all_inner_texts())
-        assert text.count("Marks: ✓ accepted") >= count and "committed" in text
+        for view, key in KEYS.items():
+            assert text.count(key) >= recorded(notebook, view)
+        assert "committed" in text or not recorded(notebook, "player")
 
 
 def test_trusted_and_not_run_the_players_are_live(notebook, lab, lab_page):
     if not recorded(notebook):
         pytest.skip("this notebook holds no recorded player")
     lab.open(lab_page, lab.put(notebook, f"trusted-{notebook.name}", trusted=True))
-    assert_players_live(lab_page, recorded(notebook))
+    assert_views_live(lab_page, notebook)
     assert WIDGET_ERROR not in lab_page.locator(".jp-Notebook").inner_text()
 
 
@@ -160,10 +170,17 @@ def assert_cancel(page, panel) -> None:
     assert 1 <= steps < 200
 
 
-def assert_players_live(page, count: int) -> None:
-    """All of them started, and the first plays by keyboard and by slider."""
+def assert_views_live(page, notebook: Path) -> None:
+    """All of them started, and the first of each kind plays by keyboard and by slider."""
+    count = recorded(notebook)
     page.wait_for_function("n => document.querySelectorAll('[data-live=yes]').length === n", arg=count, timeout=60_000)
-    first = page.locator("[data-live=yes]").first
+    for view in KEYS:
+        if recorded(notebook, view):
+            assert_plays(page, page.locator(f"[data-view={view}][data-live=yes]").first)
+
+
+def assert_plays(page, first) -> None:
+    """The slider, the arrows and Play move its cells; an arrow in a cell goes to the next position."""
     slider = first.locator("input[type=range]")
     first.scroll_into_view_if_needed()
     slider.fill("0")
@@ -179,7 +196,7 @@ def assert_players_live(page, count: int) -> None:
     cell = first.locator(".grid .cell[tabindex='0']")
     cell.focus()
     page.keyboard.press("ArrowRight")
-    assert "Position 1" in first.locator(".inspector h4").text_content()
+    assert "Position 1" in first.locator(".inspector h4, .detail h4").text_content()
 
 
 def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path):
@@ -189,7 +206,7 @@ def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path)
     page = open_page(written[0])
     assert WIDGET_ERROR not in page.locator("body").inner_text()
     if recorded(notebook):
-        assert_players_live(page, recorded(notebook))
+        assert_views_live(page, notebook)
 
 
 def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
