@@ -20,22 +20,35 @@ from dataclasses import dataclass, field
 from . import facts
 from .config import Config
 from .hardware import HARDWARE, Hardware, floor
-from .ops import OpCost, step_cost
+from .ops import WEIGHT_PARTS, OpCost, step_cost
 from .routing import distinct_experts, fit_skew
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How a checkpoint is stored: bytes a weight by part (2 where not named), the dtype its products run in, bytes a cached number."""
+    """How a checkpoint is stored and run. Bytes a weight and dtype of the products by part; what is not named is 2 bytes and `base`."""
 
     source: str
     weight_bytes: Mapping[str, float] = field(default_factory=dict)
-    dtype: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     kv_bytes: float = 2.0
+    activation_bytes: float = 2.0
+    base: str = "bf16"
+
+    @property
+    def dtype(self) -> dict[str, str]:
+        """The dtype of every part, as `floor` takes it."""
+        return dict.fromkeys((*WEIGHT_PARTS, "head", "sampling"), self.base) | dict(self.dtypes)
 
     def dtype_of(self, op: OpCost) -> str:
-        """Products without weights (attention itself) run in bf16 whatever the weights are."""
-        return self.dtype.get(op.part, "bf16") if op.bytes_weights else "bf16"
+        """Products without weights (attention itself) run in `base` whatever the weights are."""
+        return self.dtypes.get(op.part, self.base) if op.bytes_weights else self.base
+
+    def step(self, config: Config, *, prefix: int, queries: int, batch: int, mode: str, skew: float | None) -> list[OpCost]:
+        """`step_cost` of `batch` unrelated texts, with the distinct experts they touch under `skew`."""
+        experts = distinct_experts(config, batch * queries, skew, texts=batch)
+        return step_cost(config, prefix=prefix, queries=queries, batch=batch, mode=mode, weight_bytes=self.weight_bytes,
+                         kv_bytes=self.kv_bytes, activation_bytes=self.activation_bytes, experts=experts)  # fmt: skip
 
 
 _LINEAR = ("attention", "dense_mlp", "experts")
@@ -47,6 +60,8 @@ PRECISIONS = {
                        {"experts": 4.5 / 8}, {"experts": "fp4"}, kv_bytes=1.0),
     "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, computed in 16 bits",
                        dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"), 4.5 / 8)),
+    "FP32": Precision("float32 throughout, as the small models of this package run on a CPU", dict.fromkeys(WEIGHT_PARTS, 4.0),
+                      kv_bytes=4.0, activation_bytes=4.0, base="fp32"),
 }  # fmt: skip
 
 
@@ -66,11 +81,9 @@ OTHER_PREFIX = 1024 + 512  # where a source does not say: as in the public vLLM 
 
 
 def step_ops(config: Config, mode: str, precision: Precision, *, prefix: int, batch: int, skew: float | None) -> list[OpCost]:
-    """One step of `batch` unrelated texts, with the distinct experts they touch; mode "canvas" or "autoregressive"."""
+    """One step of `batch` users; mode "canvas" (a whole one) or "autoregressive" (one token)."""
     queries = config.canvas_length if mode == "canvas" else 1
-    experts = distinct_experts(config, batch * queries, skew, texts=batch)
-    return step_cost(config, prefix=prefix, queries=queries, batch=batch, mode=mode, weight_bytes=precision.weight_bytes,
-                     kv_bytes=precision.kv_bytes, experts=experts)  # fmt: skip
+    return precision.step(config, prefix=prefix, queries=queries, batch=batch, mode=mode, skew=skew)
 
 
 def step_seconds(ops: Iterable[OpCost], hardware: Hardware, precision: Precision, c: Calibration, positions: int) -> float:

@@ -14,9 +14,10 @@ from .attention import attention_note, attention_payload, attention_table, has_a
 from .host import OutputView, page, progressive_html
 from .noise_view import noise_view
 from .payload import reductions, trace_payload
+from .roofline import Roofline, roofline
 from .static import RAMP, static_part
 
-__all__ = ["OutputView", "live_player", "noise_view", "player", "player_html"]
+__all__ = ["OutputView", "Roofline", "live_player", "noise_view", "player", "player_html", "roofline"]
 
 OUTPUT_LIMIT, PAGE_LIMIT = 290_000, 390_000  # bytes for one 256-token, 48-step canvas; larger traces get their share
 
@@ -43,17 +44,20 @@ def player_html(
     return path
 
 
-def payload_of(traces: list[Trace], row: int, title: str, level: int = 0, room: float = float("inf")) -> dict:
-    """What the module gets as `data`; a higher level keeps less (see payload.reductions), `room` is attention's bytes."""
+def payload_of(traces: list[Trace], row: int, title: str, level: int = 0, attention: list | None = None) -> dict:
+    """What the module gets as `data`; a higher level keeps less (see payload.reductions).
+
+    attention: attention_payload of each trace; None keeps all there is.
+    """
     names = [str(t.meta.get("label", "")) for t in traces] if len(traces) == 1 else [
         str(t.meta.get("label", letter)) for t, letter in zip(traces, "AB", strict=True)
     ]  # fmt: skip
+    attention = [attention_payload(t, row, float("inf")) for t in traces] if attention is None else attention
     packed = []
-    for trace, name in zip(traces, names, strict=True):
+    for trace, name, part in zip(traces, names, attention, strict=True):
         levels = reductions(max(c.top_ids.shape[-1] for c in trace.canvases))
-        attention = attention_payload(trace, row, room / len(traces))
-        packed.append(trace_payload(trace, row, levels[min(level, len(levels) - 1)], name, attention))
-        words = [packed[-1]["note"], attention_note(trace, row, attention)]
+        packed.append(trace_payload(trace, row, levels[min(level, len(levels) - 1)], name, part))
+        words = [packed[-1]["note"], attention_note(trace, row, part)]
         packed[-1]["note"] = "; ".join(filter(None, words))
     return {"title": title, "ramp": RAMP, "traces": packed}
 
@@ -63,14 +67,16 @@ def _fitted(traces: list[Trace], row: int, title: str, limit: int) -> str:
     cells = sum(int(c.steps[row]) * c.canvas.shape[2] for t in traces for c in t.canvases)
     limit = int(limit * max(1.0, cells / (48 * 256)))
     static = "<hr>".join(static_part(t, row, title) for t in traces)
-    tables = "".join(attention_table(t, row) for t in traces)
-    attempts = [(level, 0) for level in range(9)]
-    if any(has_attention(t, row) for t in traces):  # it may take a share of the page, and is what goes first
-        attempts = [(level, 0.3) for level in range(5)] + [(level, 0.1) for level in range(3, 9)] + attempts[6:]
-    for level, share in attempts:
-        output = progressive_html(static + (tables if share else ""), payload_of(traces, row, title, level, share * limit))
-        if len(output.encode()) <= limit:
-            break
+    plans = [(0.0, range(9))]
+    if any(has_attention(t, row) for t in traces):  # it may take a share of the page
+        plans = [(0.3, range(5)), (0.1, range(3, 9)), (0.0, range(6, 9))]
+    for share, levels in plans:
+        attention = [attention_payload(t, row, share * limit / len(traces)) for t in traces]
+        tables = "".join(attention_table(t, row) for t in traces) if share else ""
+        for level in levels:
+            output = progressive_html(static + tables, payload_of(traces, row, title, level, attention))
+            if len(output.encode()) <= limit:
+                return output
     return output
 
 
