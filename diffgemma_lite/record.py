@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self, sampler: SamplerConfig, vocab_size: int, *, attention: bool = False):
         self.sampler, self.vocab_size, self.attention = sampler, vocab_size, attention
         self.attended: dict[str, Tensor] = {}
+        self.meta: dict = {}
         self.steps: list[dict[str, np.ndarray]] = []
         self.canvases: list[CanvasTrace] = []
 
@@ -43,6 +44,7 @@ class Recorder:
         padding = None if cache.mask is None else (~cache.mask).sum(-1)
         positions, weights = most_attended(seen, ATTENDED, padding)
         self.attended = {"attended": positions, "attended_weight": weights}
+        self.meta = {"layer_types": list(model.config.layer_types)}
 
     def add(self, step: Step) -> None:
         probs, ids = step.scaled_logits.softmax(-1).topk(min(CANDIDATES, self.vocab_size), dim=-1)
@@ -62,7 +64,7 @@ class Recorder:
         return Trace(
             prompt=[row[k].tolist() for row, k in zip(ids, keep, strict=True)], canvases=self.canvases,
             tokens=[row[:n].tolist() for row, n in zip(out.tokens, out.lengths.tolist(), strict=True)],
-            vocab_size=self.vocab_size, sampler=asdict(self.sampler), meta={},
+            vocab_size=self.vocab_size, sampler=asdict(self.sampler), meta=self.meta,
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ function halfFloat(bits) {
 }
 
 // {t, s, d} -> flat array; integers and half floats lie as byte planes (all low bytes, then the next), booleans as bits
-async function unpack({ t, s, d }) {
+export async function unpack({ t, s, d }) {
   const count = s.reduce((a, b) => a * b, 1),
     raw = await inflate(d);
   if (t === "b1") return Uint8Array.from({ length: count }, (_, i) => (raw[i >> 3] >> (i & 7)) & 1);

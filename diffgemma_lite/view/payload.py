@@ -84,7 +84,7 @@ def row_arrays(canvas: CanvasTrace, row: int) -> dict[str, np.ndarray]:
     return arrays | {"pinned": canvas.pinned[row], "temperature": canvas.temperature[:n]}
 
 
-def _shifted(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
+def shifted(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
     return np.concatenate([first[None], rest[:-1]])
 
 
@@ -95,21 +95,21 @@ def _canvas_payload(arrays: dict, table: np.ndarray, keep: Reduction) -> dict:
     top = np.searchsorted(table, arrays["top_ids"][..., :k])
     nothing = np.full_like(top[0], -1)
     handed = np.where(arrays["accepted"], arrays["sampled"], arrays["canvas"])
-    carried = _shifted(np.full_like(handed[0], -1), handed) == arrays["canvas"]
+    carried = shifted(np.full_like(handed[0], -1), handed) == arrays["canvas"]
     written = np.searchsorted(table, arrays["canvas"])
     if not keep.noise:  # pinned ids stay
         written = np.where(arrays["pinned"], written, LOST)
     canvas = np.where(carried, CARRIED, written)
     sampled = local["sampled"] if keep.draws else np.where(_drawn(arrays, keep), local["sampled"], LOST)
     return {
-        "top_ids": pack_planes(code(top, [_shifted(nothing, top)])),
+        "top_ids": pack_planes(code(top, [shifted(nothing, top)])),
         "top_probs": pack_planes(np.rint(arrays["top_probs"][..., :k] * PROBABILITY_STEPS).astype(np.uint16)),
         "argmax": pack_planes(code(local["argmax"], [top[..., 0]])),
         "sampled": pack_planes(code(sampled, [top[..., i] for i in range(k)] + [np.full_like(sampled, LOST)])),
         "canvas": pack_planes(code(canvas, [np.full_like(canvas, CARRIED), np.full_like(canvas, LOST)])),
         "entropy": pack_planes(arrays["entropy"].astype(np.float16)),
         "accepted": pack_planes(arrays["accepted"]),
-        "revised": pack_planes(arrays["revised"] != (_shifted(arrays["argmax"][0], arrays["argmax"]) != arrays["argmax"])),
+        "revised": pack_planes(arrays["revised"] != (shifted(arrays["argmax"][0], arrays["argmax"]) != arrays["argmax"])),
         "pinned": pack_planes(arrays["pinned"]),
         "temperature": [float(f"{t:.6g}") for t in arrays["temperature"]],
         "mean_entropy": [float(f"{h:.6g}") for h in arrays["mean_entropy"]],
@@ -122,26 +122,30 @@ def _drawn(arrays: dict, keep: Reduction) -> np.ndarray:
     return arrays["accepted"] | arrays["pinned"] | candidate
 
 
-def _used_ids(rows: list[dict], keep: Reduction) -> np.ndarray:
+def _used_ids(rows: list[dict], keep: Reduction, more: np.ndarray) -> np.ndarray:
     used = [a["argmax"] for a in rows]
     used += [a["sampled"] if keep.draws else a["sampled"][_drawn(a, keep)] for a in rows]
     used += [a["canvas"] if keep.noise else a["canvas"][:, a["pinned"]] for a in rows]
     used += [a["top_ids"][..., : keep.candidates] for a in rows]
-    return np.unique(np.concatenate([u.reshape(-1) for u in used]))
+    return np.unique(np.concatenate([u.reshape(-1) for u in used] + [more]))
 
 
-def trace_payload(trace: Trace, row: int, keep: Reduction, name: str) -> dict:
-    """Everything the page shows of one row of a trace, ready for JSON."""
+def trace_payload(trace: Trace, row: int, keep: Reduction, name: str, attention: dict | None = None) -> dict:
+    """Everything the page shows of one row of a trace, ready for JSON; `attention` is attention.py's part."""
     indices = [i for i, c in enumerate(trace.canvases) if c.steps[row] > 0]
     rows = [row_arrays(trace.canvases[i], row) for i in indices]
-    table = _used_ids(rows, keep)
+    prompt = np.asarray([] if attention is None else attention["prompt"], dtype=np.int64)
+    table = _used_ids(rows, keep, prompt[prompt >= 0])
     canvases = []
     for i, arrays in zip(indices, rows, strict=True):
         packed = _canvas_payload(arrays, table, keep)
         canvases.append(packed | {"stop": trace.canvases[i].stop[row], "bound": float(trace.canvases[i].entropy_bound)})
     available = max(a["top_ids"].shape[-1] for a in rows)
+    if attention is not None:
+        named = np.where(prompt < 0, 0, 1 + np.searchsorted(table, prompt))
+        attention = attention | {"prompt": pack_planes(named.astype(np.uint32))}
     return {
-        "name": name, "canvases": canvases, "kept": len(trace.tokens[row]), "vocab": int(trace.vocab_size),
+        "name": name, "canvases": canvases, "attention": attention, "kept": len(trace.tokens[row]), "vocab": int(trace.vocab_size),
         "threshold": trace.sampler.get("confidence_threshold"), "note": keep.note(available),
         "prompt": "".join(trace.texts.get(int(i), "") for i in trace.prompt[row]),
         "texts": pack_text([trace.texts.get(int(i)) or int(i) for i in table]),  # the id where there is no text

@@ -7,6 +7,7 @@ import { shades } from "./colour.js";
 import { icon, iconButton, choice, watchTheme } from "./controls.js";
 import { makePanel, drawBlock, drawText } from "./panel.js";
 import { makeInspector } from "./inspector.js";
+import { makeAttention, openAttention } from "./attention.js";
 import { makeCurves } from "./curves.js";
 import { makeKnobs } from "./knobs.js";
 
@@ -86,6 +87,8 @@ export function makePlayer(root, traces, data, start = 0) {
   const legend = h("div", { class: "legend" });
   const curves = makeCurves(traces, (f) => jump(f));
   const inspector = makeInspector((f) => jump(f));
+  const attention = makeAttention(markAttended);
+  let marked = [];
   const el = h(
     "section",
     { class: "dg", "aria-label": visibleLine(data.title), "data-lm-suppress-shortcuts": "true" },
@@ -95,7 +98,14 @@ export function makePlayer(root, traces, data, start = 0) {
     h(
       "div",
       { class: "body" },
-      h("div", { class: "main" }, h("div", { class: "panels" }, ...panels.map((p) => p.el)), legend, curves.el),
+      h(
+        "div",
+        { class: "main" },
+        h("div", { class: "panels" }, ...panels.map((p) => p.el)),
+        legend,
+        attention.el,
+        curves.el,
+      ),
       h("aside", {}, inspector.el),
     ),
     live,
@@ -199,7 +209,18 @@ export function makePlayer(root, traces, data, start = 0) {
   function drawInspector() {
     const { panel, c, p } = view.focus,
       frame = panels[panel].frameOf(view.frame);
-    inspector.draw(panels[panel].trace, c, c < frame.c ? Infinity : c > frame.c ? -1 : frame.n, p, view);
+    const n = c < frame.c ? Infinity : c > frame.c ? -1 : frame.n;
+    inspector.draw(panels[panel].trace, c, n, p, view);
+    attention.draw(panels[panel].trace, c, n, p);
+  }
+  // The cells that the chosen layer of the focused position attends to, each with its rank.
+  function markAttended(targets) {
+    for (const cell of marked) delete cell.dataset.attended;
+    marked = targets.map(({ c, p, rank }) => {
+      const cell = cellAt({ panel: view.focus.panel, c, p });
+      cell.dataset.attended = rank;
+      return cell;
+    });
   }
   function moveInCells(key, target) {
     const { panel, c, p } = view.focus,
@@ -274,7 +295,7 @@ async function render({ model, el }) {
   async function show(again) {
     const data = model.get("data");
     if (!data || !data.traces) return;
-    const traces = await Promise.all(data.traces.map(openTrace));
+    const traces = await Promise.all(data.traces.map(async (packed) => openAttention(await openTrace(packed))));
     player?.destroy();
     player = makePlayer(stage, traces, data, again ? Infinity : 0); // a run that just ended shows where it ended
   }

@@ -28,10 +28,12 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def simulate(C=64, N=12, V=512, K=5, B=1, *, seed=0, canvases=1, pinned=(), bound=0.1, texts=None, label=None) -> Trace:
-    """A Trace of `canvases` canvases [B, C], N steps each."""
+def simulate(C=64, N=12, V=512, K=5, B=1, *, seed=0, canvases=1, pinned=(), bound=0.1, texts=None, label=None, layers=0) -> Trace:
+    """A Trace of `canvases` canvases [B, C], N steps each; with `layers` it has the attention of so many."""
     rng = np.random.default_rng(seed)
     made = [_canvas(rng, C, N, V, K, B, pinned if i == 0 else (), bound) for i in range(canvases)]
+    for i, canvas in enumerate(made if layers else []):
+        add_attention(canvas, 3 + C * i, layers, seed)
     final = [np.where(c.pinned, c.canvas[-1], c.committed) for c in made]
     tokens = [np.concatenate([f[b] for f in final]).tolist() for b in range(B)]
     meta = {"source": "simulated"} | ({"label": label} if label else {})
@@ -78,6 +80,17 @@ def _canvas(rng, C, N, V, K, B, pinned, bound) -> CanvasTrace:
         temperature=0.4 + 0.4 * np.arange(N, 0, -1) / N, mean_entropy=np.nanmean(mean, -1), last_canvas=canvas,
         steps=np.full(B, N), stop=["steps"] * B, entropy_bound=bound,
     )  # fmt: skip
+
+
+def add_attention(canvas: CanvasTrace, prefix: int, layers: int, seed=0, kept=4) -> None:
+    """Four targets of every position in a row of `prefix` + C positions; a few of them move from step to step."""
+    rng = np.random.default_rng(seed + 99)
+    N, B, C = canvas.canvas.shape
+    first = rng.random((1, B, C, layers, 1, prefix + C)).argpartition(-kept, -1)[..., 0, -kept:]
+    other = rng.random((N, B, C, layers, 1, prefix + C)).argpartition(-kept, -1)[..., 0, -kept:]
+    canvas.attended = np.where(rng.random((N, B, C, layers, 1)) < 0.7, first, other)
+    weight = rng.dirichlet(np.full(kept + 3, 0.6), (N, B, C, layers))[..., :kept]
+    canvas.attended_weight = -np.sort(-weight, -1)
 
 
 def accept(entropy, bound, pinned):
