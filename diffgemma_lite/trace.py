@@ -113,23 +113,35 @@ class Trace:
 
     def save(self, path: str | Path) -> Path:
         """Write compact JSON; the file appears whole or not at all."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=True), encoding="utf-8")
-        partial.replace(path)
-        return path
+        return write_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"path: {path} is not a trace written by Trace.save ({error})") from error
-        if not isinstance(data, dict):
-            raise ValueError(f"path: {path} holds {type(data).__name__}, a trace is a JSON object")
-        return cls.from_json(data)
+        return cls.from_json(read_json(path, FORMAT, VERSION))
+
+
+def write_json(path: str | Path, data: dict) -> Path:
+    """Compact JSON; the file appears whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=True), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def read_json(path: str | Path, form: str, version: int) -> dict:
+    """What `write_json` wrote, of the named format and version; a ValueError that names the path for anything else."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"path: {path} is no {form} file ({error})") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"path: {path} holds {type(data).__name__}, a {form} file holds a JSON object")
+    if data.get("format") != form or data.get("version") != version:
+        got = (data.get("format"), data.get("version"))
+        raise ValueError(f"path: {path} has format and version {got}, this code reads {(form, version)}")
+    return data
 
 
 def pack(array: np.ndarray, dtype: str, unit: float | None = None) -> dict:
