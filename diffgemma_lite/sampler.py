@@ -145,9 +145,13 @@ def draw_tokens(scaled_logits: Float[Tensor, "b c v"], generator: Generators = N
     torch.multinomial does for one draw, and so the reference's stream. "cdf": where a uniform number falls in the
     cumulative sum; same distribution, another stream, far fewer random numbers.
     """
+    if draw not in ("race", "cdf"):
+        raise ValueError(f"draw: got {draw!r}, takes 'race' or 'cdf'")
     probs = scaled_logits.softmax(dim=-1, dtype=torch.float32)
     if generator is None or isinstance(generator, Generator):
         return _draw(probs, generator, draw)
+    if len(generator) != len(probs):
+        raise ValueError(f"generator: got a list of {len(generator)}, takes one per row, {len(probs)}")
     return torch.cat([_draw(probs[b : b + 1], g, draw) for b, g in enumerate(generator)])
 
 
@@ -172,6 +176,8 @@ def denoise_step(
     them the stream, never depend on who is finished; with one generator per row they stop. `ended` [B] marks rows that
     have nothing to do in this canvas at all.
     """
+    if (pinned is None) != (pinned_ids is None):
+        raise ValueError("pinned: was given without pinned_ids, or they without it; takes both or neither")
     last = previous[-1] if previous else None
     ended = torch.zeros(len(canvas), dtype=torch.bool, device=canvas.device) if ended is None else ended
     done = ended if last is None else last.finished

@@ -241,7 +241,7 @@ def test_no_mask_argument_is_ignored():
         return generate(model, IDS, steps, max_new_tokens=C, initial_canvas=CANVAS, generator=g().manual_seed(0), **more).tokens
 
     def step(**more):
-        return sampler.denoise_step(belief, CANVAS, 0, steps, generator=g().manual_seed(0), pinned_ids=CANVAS, **more)
+        return sampler.denoise_step(belief, CANVAS, 0, steps, generator=g().manual_seed(0), **more)
 
     with torch.no_grad():
         cache = model.encode(IDS)
@@ -258,7 +258,7 @@ def test_no_mask_argument_is_ignored():
             ("corrupt", "pinned"): lambda m: noise.corrupt(CANVAS, torch.ones(2), V, g().manual_seed(0), m)[0],
             ("accept", "pinned"): lambda m: sampler.accept(entropy, 1.0, m),
             ("should_stop", "pinned"): lambda m: sampler.should_stop(CANVAS, CANVAS[None][:0], hot, still, m),
-            ("denoise_step", "pinned"): lambda m: step(pinned=m).next_canvas,
+            ("denoise_step", "pinned"): lambda m: step(pinned=m, pinned_ids=None if m is None else CANVAS).next_canvas,
         }  # fmt: skip
         for (function, argument), call in changed.items():
             given = {"attention_mask": mask, "self_conditioning_mask": torch.tensor([True, False]), "pinned": pinned}[argument]
