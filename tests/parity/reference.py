@@ -83,7 +83,7 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def fill_realistic(model: nn.Module, seed: int = 0, embedding_std: float = 0.4) -> None:
+def fill_realistic(model: nn.Module, seed: int = 0) -> None:
     """Random weights of the spread a trained model has; nothing stays at the value it was born with."""
     g = torch.Generator().manual_seed(seed)
 
@@ -96,11 +96,11 @@ def fill_realistic(model: nn.Module, seed: int = 0, embedding_std: float = 0.4) 
         elif name.endswith(("router.scale", "per_expert_scale")):
             uniform(t, 0.4, 2.2)
         elif name.endswith("embed_tokens.weight"):
-            t.copy_(embedding_std * torch.randn(t.shape, generator=g))
+            t.copy_(0.4 * torch.randn(t.shape, generator=g))
         elif t.dim() == 1:  # norms
             uniform(t, 0.3, 1.7)
         elif name.endswith("router.proj.weight"):
-            t.copy_(2.0 * torch.randn(t.shape, generator=g))
+            t.copy_(0.8 * torch.randn(t.shape, generator=g))
         else:
             t.copy_(torch.randn(t.shape, generator=g) * 0.8 / math.sqrt(t.shape[-1]))
 
@@ -122,12 +122,12 @@ def fill_constants(model: nn.Module) -> None:
             t.copy_(0.002 * (i + 1) + ripple * (0.6 if "embed_tokens" in name else 1.2 / math.sqrt(t.shape[-1])))
 
 
-def build(shape: str | dict[str, Any] = "grouped_queries", *, fill: str = "realistic", seed: int = 0, embedding_std: float = 0.4):
+def build(shape: str | dict[str, Any] = "grouped_queries", *, fill: str = "realistic", seed: int = 0):
     """A filled reference model in eval mode, from a name of SHAPES or from changes to BASE."""
     changes = SHAPES[shape] if isinstance(shape, str) else shape
     model = DiffusionGemmaForBlockDiffusion(reference_config(**changes)).eval()
     if fill == "realistic":
-        fill_realistic(model, seed, embedding_std)
+        fill_realistic(model, seed)
     else:
         fill_constants(model)
     return model

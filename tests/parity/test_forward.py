@@ -147,7 +147,7 @@ def test_other_kernels_agree_within_rounding(pair, shape: str, experts: str, fus
         assert_close(both(reference, model, *inputs, forced=True), where)
 
 
-@pytest.mark.parametrize("shape", ["grouped_queries", "odd_sizes"])
+@pytest.mark.parametrize("shape", ["grouped_queries", "one_expert_chosen"])
 def test_bfloat16_agreement_is_reported(tmp_path, record_property, shape: str) -> None:
     """The loop adds in the reference's order in bfloat16 too; of the grouped path only the argmax agreement is reported.
 
@@ -160,7 +160,7 @@ def test_bfloat16_agreement_is_reported(tmp_path, record_property, shape: str) -
     for experts in ("loop", "grouped"):
         model.set_kernels(experts=experts)
         same = []
-        for where, *inputs in cases(model.config, [8, 40]):
+        for where, *inputs in cases(model.config, [40]):
             pairs = both(reference, model, *inputs)
             if experts == "loop":
                 assert_equal(pairs, where)
