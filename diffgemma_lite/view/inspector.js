@@ -7,7 +7,8 @@ import { entropyOrder, tokenRuns, fillRuns, h, nats, percent } from "./data.js";
 const WIDTH = 300,
   ROWS = 6;
 
-// The rule: surest first, a position is accepted while the entropies before it sum to at most the bound.
+// The rule: surest first, a position is accepted while the entropies before it sum to at most the bound. A trace made by
+// another step function may not follow it, and then the words say so (half floats leave the sum an error of 1 in 1,000).
 export function reasonOf(canvas, n, p, rank, before) {
   const bound = nats(canvas.bound),
     used = `${nats(before)} nats`,
@@ -16,12 +17,18 @@ export function reasonOf(canvas, n, p, rank, before) {
   if (n >= canvas.N)
     return "Committed: the best guess of the last step enters the cache. The numbers below are that step's.";
   if (canvas.pinned[p]) return "Pinned: given by the caller, put back after every step, outside the order and the budget.";
-  if (canvas.accepted[n * canvas.C + p] && surer === 0)
+  const accepted = Boolean(canvas.accepted[n * canvas.C + p]),
+    uses = surer === 0 ? "nothing is used before it" : `${others} ${surer === 1 ? "uses" : "use"} ${used}`;
+  if (accepted !== before <= canvas.bound && Math.abs(before - canvas.bound) > canvas.bound / 1000)
+    return accepted
+      ? `Accepted, although ${uses}, more than the bound of ${bound}: this step follows another rule.`
+      : `Not accepted, although ${uses} (the bound is ${bound} nats): this step follows another rule.`;
+  if (accepted && surer === 0)
     return `Accepted: the surest position, so nothing is used before it (the bound is ${bound} nats).`;
-  if (canvas.accepted[n * canvas.C + p])
-    return `Accepted: ${others} ${surer === 1 ? "uses" : "use"} ${used}, at most the bound of ${bound}.`;
-  const renoised = `Renoised: ${others} ${surer === 1 ? "uses" : "use"} ${used} already, more than the bound of ${bound}.`;
-  return `${renoised} A random token takes its place.`;
+  if (accepted) return `Accepted: ${uses}, at most the bound of ${bound}.`;
+  const stays = n + 1 < canvas.N && canvas.canvas[(n + 1) * canvas.C + p] === canvas.canvas[n * canvas.C + p];
+  const next = stays && canvas.canvas[n * canvas.C + p] >= 0 ? "The token stays as it was." : "A random token takes its place.";
+  return `Renoised: ${uses} already, more than the bound of ${bound}. ${next}`;
 }
 
 // The candidates worth a row: those that were most probable at some step, by their largest probability.
