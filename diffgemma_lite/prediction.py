@@ -88,16 +88,13 @@ def step_ops(config: Config, mode: str, precision: Precision, *, prefix: int, ba
 
 def step_seconds(ops: Iterable[OpCost], hardware: Hardware, precision: Precision, c: Calibration, positions: int) -> float:
     """The predicted time of a step that samples at `positions` positions."""
-    total = c.sampling_seconds * positions
-    for op in ops:
-        if not _is_sampling(op):
-            total += max(c.launch_seconds, _work(op, hardware, precision, c.bandwidth_fraction))
-    return total
+    work = (_work(op, hardware, precision, c.bandwidth_fraction) for op in _timed(ops))
+    return c.sampling_seconds * positions + sum(max(c.launch_seconds, seconds) for seconds in work)
 
 
-def _is_sampling(op: OpCost) -> bool:
-    """Element by element over the vocabulary: inside the calibrated cost per position."""
-    return op.name in ("sampling", "soft_cap", "softmax")
+def _timed(ops: Iterable[OpCost]) -> list[OpCost]:
+    """All but what goes element by element over the vocabulary, which is inside the calibrated cost per position."""
+    return [op for op in ops if op.name not in ("sampling", "soft_cap", "softmax")]
 
 
 def _work(op: OpCost, hardware: Hardware, precision: Precision, fraction: float) -> float:
@@ -116,17 +113,17 @@ def calibrate(config: Config, figures: Mapping[str, float] | None = None) -> Cal
     weights = sum(op.bytes_weights for op in canvas if op.part == "experts")
     fraction = weights / device.bandwidth.value / (figure["canvas experts"] * 1e-3)
     # Head and soft embedding must be inside the report's "sampling": what its parts leave of the total is less than their floor.
-    over_vocabulary = [op for op in canvas if op.part in ("head", "self_conditioning") and not _is_sampling(op)]
+    over_vocabulary = [op for op in _timed(canvas) if op.part in ("head", "self_conditioning")]
+
+    products, others = ([_work(op, device, precision, fraction) for op in ops] for ops in (over_vocabulary, _timed(token)))
 
     def sampling(launch: float) -> float:
-        products = sum(max(launch, _work(op, device, precision, fraction)) for op in over_vocabulary)
-        return (figure["canvas sampling"] * 1e-3 - products) / config.canvas_length
+        return (figure["canvas sampling"] * 1e-3 - sum(max(launch, work) for work in products)) / config.canvas_length
 
     low, high = 0.0, 1e-3
     for _ in range(50):
         launch = (low + high) / 2
-        guess = Calibration(fraction, launch, sampling(launch), skew)
-        slow = step_seconds(token, device, precision, guess, 1) > 1 / figure["autoregressive rate"]
+        slow = sampling(launch) + sum(max(launch, work) for work in others) > 1 / figure["autoregressive rate"]
         low, high = (low, launch) if slow else (launch, high)
     return Calibration(fraction, low, sampling(low), skew)
 
@@ -187,7 +184,16 @@ def crossover(
         ops = step_ops(config, mode, kind, prefix=REPORT_PREFIX, batch=users, skew=calibration.skew)
         return users * per_forward / step_seconds(ops, device, kind, calibration, positions)
 
-    for users in range(1, most + 1):
-        if rate("autoregressive", users, 1, users) > rate("canvas", users, tokens_per_forward, users * config.canvas_length):
-            return users
-    return None
+    def overtaken(users: int) -> bool:
+        canvas = rate("canvas", users, tokens_per_forward, users * config.canvas_length)
+        return rate("autoregressive", users, 1, users) > canvas
+
+    low, high = 0, 1  # the lead of denoising shrinks with every user, so doubling and then halving finds where it ends
+    while not overtaken(high):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if overtaken(middle) else (middle, high)
+    return high

@@ -77,13 +77,13 @@ Place = Callable[[float, float], tuple[float, float]]
 
 
 def _svg(r: Roofline) -> str:
-    top = max(peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()) * 3
-    bottom = min(p.rate for p in r.points.values()) / 3
+    heights = [peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()] + [p.rate for p in r.points.values()]
+    top, bottom = max(heights) * 3, min(heights) / 3
 
     def at(x: float, y: float) -> tuple[float, float]:
         u = math.log(x / SPAN[0]) / math.log(SPAN[1] / SPAN[0])
         v = math.log(y / bottom) / math.log(top / bottom)
-        return round(LEFT + u * (WIDE - LEFT - 10), 1), round(HIGH - BELOW - v * (HIGH - BELOW - 10), 1)
+        return round(LEFT + u * (WIDE - LEFT - 10), 1), round(HIGH - BELOW - v * (HIGH - BELOW - 16), 1)
 
     parts = [f'<rect width="{WIDE}" height="{HIGH}" fill="#fff"/>', *_axes(at, bottom, top)]
     parts += [*_drawn_roofs(r, at, bottom, top), *_drawn_points(r, at)]
@@ -123,5 +123,5 @@ def _axes(at: Place, bottom: float, top: float) -> Iterator[str]:
     for power in range(math.ceil(math.log10(SPAN[0])), math.floor(math.log10(SPAN[1])) + 1):
         yield _text(at(10**power, bottom)[0], HIGH - BELOW + 16, f"{10**power:,}", anchor="middle")
     for power in range(math.ceil(math.log10(bottom)), math.floor(math.log10(top)) + 1):
-        yield _text(LEFT - 6, at(1, 10**power)[1], si(10.0**power, "FLOP/s", 1), anchor="end", size=9)
+        yield _text(LEFT - 6, at(1, 10**power)[1], si(10.0**power, "FLOP/s"), anchor="end", size=9)
     yield _text(WIDE / 2, HIGH - 6, "FLOPs per byte of weights and cache", anchor="middle", size=12)
