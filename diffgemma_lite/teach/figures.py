@@ -149,13 +149,14 @@ class Source:
             name = next((name for token, name in _EDITOR.items() if str(kind).startswith(token)), None)
             style = f' style="color:var(--jp-mirror-editor-{name}-color)"' if name else ""
             pieces.append(f"<span{style}>{html.escape(text)}</span>" if name else html.escape(text))
-        code = f'<pre style="font-family:monospace;line-height:1.35;overflow-x:auto;white-space:pre">{"".join(pieces).rstrip()}</pre>'
+        code = f'<pre style="{_PRE}">{"".join(pieces).rstrip()}</pre>'
         return _framed("", f"<i>{html.escape(self.where)}</i>", "") + code
 
     def __repr__(self) -> str:
         return f"# {self.where}\n{self.code}"
 
 
+_PRE = "margin:2px 0 8px 0;font-family:monospace;font-size:12px;line-height:1.4;overflow-x:auto;white-space:pre"
 _EDITOR = {"Token.Keyword": "keyword", "Token.Operator.Word": "keyword", "Token.Literal.String": "string",
            "Token.Literal.Number": "number", "Token.Comment": "comment"}  # fmt: skip
 
