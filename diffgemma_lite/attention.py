@@ -44,6 +44,10 @@ class KVCache:
 
     def upto(self, lengths: Tensor) -> KVCache:
         """The same cache, of which row b shows its first lengths[b] positions and its canvas sits right after them."""
+        if tuple(lengths.shape) != (self.batch,) or lengths.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"lengths: got {lengths.dtype} {tuple(lengths.shape)}, takes integers ({self.batch},), one per row")
+        if lengths.device.type == "cpu" and not bool(((lengths >= 0) & (lengths <= self.length)).all()):
+            raise ValueError(f"lengths: got {lengths.tolist()}, takes 0 to {self.length}, what the cache holds")
         return replace(self, read_upto=lengths)
 
 

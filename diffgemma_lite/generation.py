@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from .attention import KVCache
-from .inputs import check_autoregressive, check_generation
+from .inputs import check_autoregressive, check_filtered, check_generation
 from .noise import Generators, uniform_tokens
 from .record import Recorder
 from .sampler import SamplerConfig, Step, denoise_step, draw_tokens, running
@@ -58,14 +58,15 @@ def generate(
     Errors: ValueError for any argument out of range, before work starts; for NaN logits, at the step where they appear.
     """
     ends, pad = check_generation(
-        model, ids, sampler, max_new_tokens, eos_token_id, pad_token_id, generator, initial_canvas, pinned
-    )
+        model, ids, attention_mask, sampler, max_new_tokens, eos_token_id, pad_token_id, generator, initial_canvas, pinned,
+        {"logits_filter": logits_filter, "on_step": on_step, "step_function": step_function},
+    )  # fmt: skip
     if trace not in (False, True, "attention"):
         raise ValueError(f"trace: got {trace!r}, takes False, True or 'attention'")
     start, c = time.perf_counter(), model.config.canvas_length
     recorder = Recorder(sampler, model.config.vocab_size, attention=trace == "attention") if trace else None
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    cache, fresh, committed, canvas_stop, steps, cancelled = None, ids, [], [], [], False
+    cache, fresh, committed, canvas_stop, steps, cancelled, passes = None, ids, [], [], [], False, 0
     if streamer is not None:
         streamer.put(ids.cpu())
     for k in range(math.ceil(max_new_tokens / c)):
@@ -81,18 +82,19 @@ def generate(
         fresh, ended = _cut_at_end_token(fresh, before, ends, pad)
         committed.append(fresh)
         steps.append(taken.tolist())
+        passes += last.index + 1
         canvas_stop.append(_canvas_stops(last, before, cancelled))
         if recorder is not None:
             recorder.commit(taken, canvas_stop[-1], last)
         if streamer is not None:
-            streamer.put(fresh.cpu())
+            streamer.put(fresh[:, : max_new_tokens - k * c].cpu())  # never more than the caller asked for
         if cancelled or bool(ended.all()):
             break
     if streamer is not None:
         streamer.end()
     out = _finish(torch.cat(committed, 1)[:, :max_new_tokens], ends, cancelled)
     out.steps, out.canvas_stop = steps, canvas_stop
-    out.metrics = _metrics(out, c, time.perf_counter() - start)
+    out.metrics = _metrics(out, c, time.perf_counter() - start) | {"forwards": passes + len(steps) - 1}
     out.trace = None if recorder is None else recorder.trace(ids, attention_mask, out)
     return out
 
@@ -112,7 +114,9 @@ def _denoise_canvas(
         with nullcontext() if recorder is None else recorder.watch(model, cache):
             logits = model.decode(canvas, cache, self_conditioning)
         if logits_filter is not None:
-            logits = logits_filter(logits, canvas)
+            filtered = logits_filter(logits, canvas)
+            check_filtered(filtered, logits)
+            logits = filtered
         step = step_function(logits, canvas, n, sampler, previous=previous, generator=generator, ended=rows_end, **given)
         taken += ~(ended | previous[-1].finished if previous else ended)
         all_done, broken = torch.stack([step.finished.all(), step.entropy.isnan().any()]).tolist()  # one synchronisation
@@ -162,7 +166,8 @@ def _metrics(out: Generation, canvas_length: int, seconds: float) -> dict[str, f
     """The report's efficiency numbers, over the kept tokens of all rows.
 
     effective_denoising_steps: mean steps of a canvas, each canvas weighted by the tokens kept from it;
-    tokens_per_forward: tokens / (sum of steps + canvases - 1), the commit passes counted, the prompt's pass not.
+    tokens_per_forward: tokens / (sum of steps + canvases - 1), the commit passes counted, the prompt's pass not. `generate`
+    adds forwards: the passes really run for the whole batch, counted in the same way.
     """
     weighted, row_forwards, tokens = 0, 0, int(out.lengths.sum())
     for row, kept in enumerate(out.lengths.tolist()):
@@ -174,7 +179,6 @@ def _metrics(out: Generation, canvas_length: int, seconds: float) -> dict[str, f
         "effective_denoising_steps": weighted / tokens,
         "tokens_per_forward": tokens / row_forwards,
         "tokens_per_second": tokens / seconds,
-        "forwards": sum(max(canvas) for canvas in out.steps) + len(out.steps) - 1,  # passes really run, for the whole batch
     }
 
 
@@ -196,7 +200,9 @@ def generate_autoregressive(
     ids [B, S]; temperature 0 is greedy. on_token(ids [B]) returning True cancels. Metrics count one forward per token.
     Errors: ValueError for any argument out of range, before work starts, and for NaN logits.
     """
-    ends, pad = check_autoregressive(model, ids, max_new_tokens, temperature, eos_token_id, pad_token_id, generator)
+    ends, pad = check_autoregressive(
+        model, ids, attention_mask, max_new_tokens, temperature, eos_token_id, pad_token_id, generator, {"on_token": on_token}
+    )
     start, written, cancelled, cache, fresh = time.perf_counter(), [], False, None, ids
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(max_new_tokens):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .attention import KVCache
+
 
 def check_ids(name: str, ids: Tensor, vocab_size: int, device: torch.device, *, look: bool = True) -> None:
     """Token ids: an integer tensor [B, S] on the model's device, every id in the vocabulary, no empty axis.
@@ -17,7 +19,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, device: torch.device, *, 
         raise ValueError(f"{name}: got dtype {ids.dtype}, takes token ids as torch.int64")
     if ids.dim() != 2 or ids.numel() == 0:
         raise ValueError(f"{name}: got shape {tuple(ids.shape)}, takes [B, S] with at least one row and one token")
-    if ids.device != device and ids.device.type != "meta":
+    if ids.device != device:
         raise ValueError(f"{name}: is on {ids.device}, the model is on {device}; move one of them with .to()")
     if not look or ids.device.type == "meta" or torch.compiler.is_compiling():
         return
@@ -30,9 +32,9 @@ def check_prompt(model, ids: Tensor, attention_mask: Tensor | None, cache) -> Te
     """Check what `encode` was given; returns the mask over prefix and new tokens as bool [B, S], or None without padding."""
     check_ids("ids", ids, model.config.vocab_size, model.device)
     batch, new = ids.shape
+    if cache is not None:
+        _check_cache(model, "ids", batch, cache)
     old = 0 if cache is None else cache.length
-    if cache is not None and cache.batch != batch:
-        raise ValueError(f"ids: got {batch} rows, the cache has {cache.batch}")
     if cache is not None and cache.read_upto is not None:
         raise ValueError("cache: was cut to a length per row by upto(), takes a whole one to extend")
     if old + new > model.config.max_position_embeddings:
@@ -70,13 +72,21 @@ def _check_mask(mask: Tensor, ids: Tensor, old: int) -> Tensor:
     return mask
 
 
+def _check_cache(model, name: str, batch: int, cache) -> None:
+    if not isinstance(cache, KVCache):
+        raise ValueError(f"cache: got {type(cache).__name__}, takes what encode() returned; the prefix is read from it")
+    if len(cache.keys) != model.config.num_hidden_layers:
+        raise ValueError(f"cache: has {len(cache.keys)} layers, takes one of this model, {model.config.num_hidden_layers} layers")
+    if cache.keys[0].device != model.device:
+        raise ValueError(f"cache: is on {cache.keys[0].device}, the model is on {model.device}")
+    if cache.batch != batch:
+        raise ValueError(f"{name}: got {batch} rows, the cache has {cache.batch}, takes the same number")
+
+
 def check_canvas(model, canvas: Tensor, cache) -> None:
     on_cpu = isinstance(canvas, Tensor) and canvas.device.type == "cpu"
     check_ids("canvas", canvas, model.config.vocab_size, model.device, look=on_cpu)  # a step must not wait for the GPU
-    if cache is None:
-        raise ValueError("cache: got None, takes what encode() returned; the decoder reads the prefix from it")
-    if cache.batch != canvas.shape[0]:
-        raise ValueError(f"canvas: got {canvas.shape[0]} rows, the cache has {cache.batch}")
+    _check_cache(model, "canvas", canvas.shape[0], cache)
     end, limit = cache.length + canvas.shape[1], model.config.max_position_embeddings
     if cache.read_upto is None and end > limit:
         raise ValueError(f"canvas: prefix and canvas end at position {end}, takes at most {limit}")
@@ -91,19 +101,31 @@ def check_self_conditioning(model, canvas: Tensor, logits: Tensor | None, mask: 
         raise ValueError(f"self_conditioning: got dtype {logits.dtype}, takes floating-point logits")
     if mask is not None and logits is None:
         raise ValueError("self_conditioning_mask: was given without self_conditioning, takes both or neither")
-    if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != (canvas.shape[0],)):
-        raise ValueError(f"self_conditioning_mask: got {mask.dtype} {tuple(mask.shape)}, takes bool ({canvas.shape[0]},)")
+    if mask is not None and (_is(mask) != "torch.bool" or tuple(mask.shape) != (canvas.shape[0],)):
+        raise ValueError(f"self_conditioning_mask: got {_shown(mask)}, takes torch.bool ({canvas.shape[0]},)")
+    for name, given in (("self_conditioning", logits), ("self_conditioning_mask", mask)):
+        if given is not None and given.device != model.device:
+            raise ValueError(f"{name}: is on {given.device}, the model is on {model.device}")
+
+
+def _is(value) -> str:
+    """The dtype of a tensor, the class of anything else."""
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _shown(value) -> str:
+    return f"{_is(value)} {tuple(value.shape)}" if isinstance(value, Tensor) else _is(value)
 
 
 def check_generation(
-    model, ids, sampler, max_new_tokens, eos_token_id, pad_token_id, generator, initial_canvas, pinned
-) -> tuple[Tensor | None, int]:
+    model, ids, attention_mask, sampler, max_new_tokens, eos_token_id, pad_token_id, generator, initial_canvas, pinned, callbacks,
+) -> tuple[Tensor | None, int]:  # fmt: skip
     """Check what `generate` was given, before any work. Returns the end tokens as a tensor (or None) and the pad id."""
     from .sampler import SamplerConfig
 
     if not isinstance(sampler, SamplerConfig):
         raise ValueError(f"sampler: got {type(sampler).__name__}, takes a SamplerConfig")
-    ends, pad = _check_common(model, ids, max_new_tokens, eos_token_id, pad_token_id, generator)
+    ends, pad = _check_common(model, ids, attention_mask, max_new_tokens, eos_token_id, pad_token_id, generator, callbacks)
     c, limit = model.config.canvas_length, model.config.max_position_embeddings
     end = ids.shape[1] + -(-max_new_tokens // c) * c
     if end > limit:
@@ -116,20 +138,27 @@ def check_generation(
     if pinned is not None:
         if initial_canvas is None:
             raise ValueError("pinned: was given without initial_canvas, which holds the ids to pin")
-        if not isinstance(pinned, Tensor) or pinned.dtype != torch.bool or tuple(pinned.shape) != shape:
-            got = f"{pinned.dtype} {tuple(pinned.shape)}" if isinstance(pinned, Tensor) else type(pinned).__name__
-            raise ValueError(f"pinned: got {got}, takes bool {shape}, True where the canvas must not change")
+        if _is(pinned) != "torch.bool" or tuple(pinned.shape) != shape:
+            raise ValueError(f"pinned: got {_shown(pinned)}, takes torch.bool {shape}, True where the canvas must not change")
         if pinned.device != model.device:
             raise ValueError(f"pinned: is on {pinned.device}, the model is on {model.device}")
     return ends, pad
 
 
+def check_filtered(filtered, logits: Tensor) -> None:
+    """What a logits_filter returned."""
+    if not isinstance(filtered, Tensor) or filtered.shape != logits.shape or not filtered.is_floating_point():
+        got = _shown(filtered)
+        raise ValueError(f"logits_filter: returned {got}, takes one that returns logits of shape {tuple(logits.shape)}")
+
+
 def check_autoregressive(
-    model, ids, max_new_tokens, temperature, eos_token_id, pad_token_id, generator
+    model, ids, attention_mask, max_new_tokens, temperature, eos_token_id, pad_token_id, generator, callbacks
 ) -> tuple[Tensor | None, int]:
     """The same for `generate_autoregressive`."""
-    ends, pad = _check_common(model, ids, max_new_tokens, eos_token_id, pad_token_id, generator)
-    if not isinstance(temperature, (int, float)) or not 0 <= temperature < float("inf"):
+    ends, pad = _check_common(model, ids, attention_mask, max_new_tokens, eos_token_id, pad_token_id, generator, callbacks)
+    number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
+    if not number or not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature: got {temperature!r}, takes a number of at least 0 (0 is greedy)")
     limit = model.config.max_position_embeddings
     if ids.shape[1] + max_new_tokens > limit:
@@ -138,26 +167,40 @@ def check_autoregressive(
     return ends, pad
 
 
-def _check_common(model, ids, max_new_tokens, eos_token_id, pad_token_id, generator) -> tuple[Tensor | None, int]:
+def _is_id(value, vocab: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab
+
+
+def _check_common(
+    model, ids, attention_mask, max_new_tokens, eos_token_id, pad_token_id, generator, callbacks: dict
+) -> tuple[Tensor | None, int]:
     vocab = model.config.vocab_size
-    check_ids("ids", ids, vocab, model.device)
+    check_prompt(model, ids, attention_mask, None)
     if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: got {max_new_tokens!r}, takes an integer above 0")
     ends = None
     if eos_token_id is not None:
         listed = list(eos_token_id) if isinstance(eos_token_id, (list, tuple)) else [eos_token_id]
-        if not listed or not all(isinstance(e, int) and 0 <= e for e in listed):
-            raise ValueError(f"eos_token_id: got {eos_token_id!r}, takes a token id, a list of them, or None")
+        if not listed or not all(_is_id(e, vocab) for e in listed):
+            takes = f"an id from 0 to {vocab - 1}, a list of them, or None"
+            raise ValueError(f"eos_token_id: got {eos_token_id!r}, takes {takes}")
         ends = torch.tensor(listed, device=ids.device)
     pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
-    if not isinstance(pad, int) or not 0 <= pad < vocab:
+    if not _is_id(pad, vocab):
         raise ValueError(f"pad_token_id: got {pad!r}, takes an id from 0 to {vocab - 1}")
+    for name, callback in callbacks.items():
+        if not callable(callback) and (callback is not None or name == "step_function"):
+            raise ValueError(f"{name}: got {type(callback).__name__}, takes a function")
+    _check_generator(model, len(ids), generator)
+    return ends, pad
+
+
+def _check_generator(model, rows: int, generator) -> None:
     several = isinstance(generator, (list, tuple))
-    if several and len(generator) != len(ids):
-        raise ValueError(f"generator: got a list of {len(generator)}, takes one per row, {len(ids)}")
+    if several and len(generator) != rows:
+        raise ValueError(f"generator: got a list of {len(generator)}, takes one per row, {rows}")
     for g in generator if several else [generator]:
-        if g is not None and not isinstance(g, torch.Generator):
+        if (several or g is not None) and not isinstance(g, torch.Generator):
             raise ValueError(f"generator: got {type(g).__name__}, takes a torch.Generator or a list with one per row")
         if g is not None and g.device.type != model.device.type:
             raise ValueError(f"generator: is on {g.device}, takes one on the model's device {model.device}")
-    return ends, pad
