@@ -139,6 +139,20 @@ def ours(reference: nn.Module, folder: Path, **kwargs: Any) -> DiffusionGemma:
     return DiffusionGemma.from_pretrained(folder, **kwargs).set_kernels(experts="loop", fused_norm=False)
 
 
+def read_by_transformers(folder: Path, **kwargs: Any) -> nn.Module:
+    """Loaded by Transformers, with nothing missing, unexpected or mis-shaped; the plain loop over experts.
+
+    The weights are copied out of the mapped file: there they stand at addresses that are no multiple of 64 bytes, for which
+    the CPU's matrix product adds in another order.
+    """
+    model, info = DiffusionGemmaForBlockDiffusion.from_pretrained(folder, output_loading_info=True, **kwargs)
+    assert not any(info.values()), info
+    model.set_experts_implementation("eager")
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model.eval()
+
+
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 

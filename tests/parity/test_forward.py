@@ -8,11 +8,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 from reference import (
-    SHAPES, build, forced_routing, left_padding, ours, recorded_routing, reference_decode, reference_encode, relative, tokens,
-    wide_logits,
+    SHAPES, build, forced_routing, left_padding, ours, read_by_transformers, recorded_routing, reference_decode,
+    reference_encode, relative, tokens, wide_logits,
 )  # fmt: skip
 from torch import Tensor, nn
-from transformers import DiffusionGemmaForBlockDiffusion
 
 from diffgemma_lite import Config, DiffusionGemma
 from diffgemma_lite.attention import KVCache
@@ -154,8 +153,7 @@ def test_bfloat16_agreement_is_reported(tmp_path, record_property, shape: str) -
     One rounding step there is 0.4 %, ties are common and no routing is forced, so little is asked of it.
     """
     ours(build(shape), tmp_path)
-    reference = DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
-    reference.set_experts_implementation("eager")
+    reference = read_by_transformers(tmp_path, dtype=torch.bfloat16)
     model = DiffusionGemma.from_pretrained(tmp_path, dtype=torch.bfloat16)
     for experts in ("loop", "grouped"):
         model.set_kernels(experts=experts)

@@ -10,9 +10,8 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from reference import FULL, SLIDING, left_padding, ours, tokens
+from reference import FULL, SLIDING, left_padding, ours, read_by_transformers, tokens
 from torch import Tensor, nn
-from transformers import DiffusionGemmaForBlockDiffusion
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
 from diffgemma_lite import DiffusionGemma, Generation, SamplerConfig, generate
@@ -173,8 +172,7 @@ def test_without_self_conditioning(pair, monkeypatch) -> None:
 def test_bfloat16_generates_the_same_tokens(pair, tmp_path) -> None:
     """The logits handed on for self-conditioning are rounded to the model's dtype, as the reference does."""
     ours(pair(TWO_LAYERS)[0], tmp_path)
-    reference = DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
-    reference.set_experts_implementation("eager")
+    reference = read_by_transformers(tmp_path, dtype=torch.bfloat16)
     model = DiffusionGemma.from_pretrained(tmp_path, dtype=torch.bfloat16).set_kernels(experts="loop")
     compare(reference, model, 3, replace(SAMPLER, max_denoising_steps=4), 0, 16)
 
