@@ -105,11 +105,14 @@ class Trace:
         if data.get("format") != FORMAT or data.get("version") != VERSION:
             got = (data.get("format"), data.get("version"))
             raise ValueError(f"trace: format and version are {got}, this code reads {(FORMAT, VERSION)}")
-        return cls(
-            prompt=data["prompt"], tokens=data["tokens"], vocab_size=data["vocab_size"], sampler=data["sampler"],
-            meta=data["meta"], texts={int(i): t for i, t in data["texts"].items()},
-            canvases=[_canvas_from_json(c) for c in data["canvases"]],
-        )  # fmt: skip
+        try:
+            return cls(
+                prompt=data["prompt"], tokens=data["tokens"], vocab_size=data["vocab_size"], sampler=data["sampler"],
+                meta=data["meta"], texts={int(i): t for i, t in data["texts"].items()},
+                canvases=[_canvas_from_json(c) for c in data["canvases"]],
+            )  # fmt: skip
+        except (KeyError, TypeError, AttributeError, ValueError, zlib.error) as error:
+            raise ValueError(f"trace: is damaged or not whole ({error!r})") from error
 
     def save(self, path: str | Path) -> Path:
         """Write compact JSON; the file appears whole or not at all."""
