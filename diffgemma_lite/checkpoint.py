@@ -46,7 +46,11 @@ def load(cls, folder, *, device="cpu", dtype: torch.dtype | None = None):
     Errors: ValueError that lists missing, unknown, mis-shaped or NaN tensors, or says why the folder is not a checkpoint.
     """
     folder = Path(folder)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype: got {dtype!r}, takes a floating-point torch.dtype, or None to keep what is stored")
     config = Config.from_hf(_read_json(folder / "config.json", "config.json"))
+    settings = folder / "generation_config.json"
+    defaults = _generation_defaults(_read_json(settings, settings.name)) if settings.exists() else {}
     model = cls(config, device="meta", dtype=torch.float32)
     wanted = dict(model.state_dict())
     problems, seen, skipped = [], set(), []
@@ -68,8 +72,7 @@ def load(cls, folder, *, device="cpu", dtype: torch.dtype | None = None):
     if problems:
         shown = "\n  ".join(problems[:20]) + (f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else "")
         raise ValueError(f"folder: {folder} does not hold the weights its config.json describes:\n  {shown}")
-    if (folder / "generation_config.json").exists():
-        model.generation_defaults = _generation_defaults(_read_json(folder / "generation_config.json", "generation_config.json"))
+    model.generation_defaults = defaults
     model.checkpoint_report = {"tensors": len(seen - {None}), "skipped": skipped}
     return model.eval()
 
@@ -81,12 +84,12 @@ def _place(model, name: str, stored: str, tensor: Tensor, dtype, again: bool, pr
     if not tensor.is_floating_point():
         problems.append(f"{stored} is {tensor.dtype}, not a floating-point weight (a quantised checkpoint needs nvfp4.py)")
         return
-    if bool(torch.isnan(tensor).any()):
-        problems.append(f"{stored} holds NaN")
+    if not bool(torch.isfinite(tensor).all()):
+        problems.append(f"{stored} holds NaN or infinity")
     tensor = tensor.to(dtype=dtype or tensor.dtype, copy=True)  # a copy, so that the file can be unmapped
     if again:
         if not torch.equal(tensor, getattr(module, leaf)):
-            problems.append(f"{stored} is a second copy of {to_hf_name(name)} and differs from it")
+            problems.append(f"{stored} differs from another copy of the same weight")
         return
     if leaf in module._parameters:
         module._parameters[leaf] = torch.nn.Parameter(tensor)
@@ -99,6 +102,8 @@ def save(model, folder) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder: {folder} is a file, takes a folder")
+    if model.device.type == "meta":
+        raise ValueError("model: is on the meta device and has no weights to save")
     folder.mkdir(parents=True, exist_ok=True)
     config = model.config.to_hf() | {"dtype": str(model.dtype).removeprefix("torch.")}
     tensors = {to_hf_name(k): v.detach().contiguous() for k, v in model.state_dict().items()}
@@ -153,7 +158,8 @@ def _vision_zeros(config: Config, dtype: torch.dtype) -> dict[str, Tensor]:
 def _shards(folder: Path) -> list[Path]:
     """The safetensors files of a folder, from the index if there is one."""
     if (folder / _INDEX).exists():
-        names = sorted(set(_read_json(folder / _INDEX, _INDEX).get("weight_map", {}).values()))
+        index = _read_json(folder / _INDEX, _INDEX).get("weight_map")
+        names = sorted({str(n) for n in index.values()}) if isinstance(index, dict) else []
         missing = [n for n in names if not (folder / n).exists()]
         if missing or not names or any(Path(n).name != n for n in names):
             raise ValueError(f"folder: {folder / _INDEX} names {missing or names}, which are not files of this folder")
@@ -172,11 +178,14 @@ def _open(shard: Path, device):
 
 def _read_json(path: Path, name: str) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"folder: {path.parent} is not a checkpoint, {name} cannot be read ({error})") from error
     except ValueError as error:
         raise ValueError(f"folder: {path} is not JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"folder: {path} holds {type(data).__name__}, takes a JSON object")
+    return data
 
 
 def _write_json(path: Path, data: dict) -> None:
