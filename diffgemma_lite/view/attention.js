@@ -121,14 +121,16 @@ export function makeAttention(mark) {
       kept = keptBefore(attention, step),
       shown = steps[kept];
     title.textContent = `Position ${p} attends to`;
-    const largest = `The ${A === 1 ? "position" : `${A} positions`} with the largest weight in each layer at step ${shown + 1}`,
-      only = ` Kept on this page: the attention of ${steps.length > 1 ? "steps" : "step"} ${steps.map((s) => s + 1).join(", ")}.`;
-    words.textContent = `${largest}, mean over heads; tokens as that step read them.${steps.length === canvas.N ? "" : only}`;
+    const largest = A === 1 ? "The position with the largest weight" : `The ${A} positions with the largest weights`,
+      list = steps.map((s) => s + 1).join(", "),
+      only =
+        steps.length === canvas.N ? "" : ` Kept on this page: the attention of step${steps.length > 1 ? "s" : ""} ${list}.`;
+    words.textContent = `${largest} in each layer at step ${shown + 1}, mean over heads; tokens as that step read them.${only}`;
     lists = cards.map((card, l) => {
       const from = ((kept * C + p) * L + l) * A;
       const targets = Array.from({ length: A }, (_, a) => targetAt(trace, c, shown, at[from + a])),
         weights = targets.map((_, a) => weight[from + a]);
-      card.sum.textContent = A > 1 ? `together ${percent(weights.reduce((a, b) => a + b, 0))}` : "";
+      card.sum.textContent = A > 1 ? `sum ${percent(weights.reduce((a, b) => a + b, 0))}` : "";
       card.list.replaceChildren(
         ...targets.map((t, a) =>
           h(

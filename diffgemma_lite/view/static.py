@@ -47,7 +47,7 @@ def png(indices: np.ndarray, palette: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def _palette() -> np.ndarray:
+def palette() -> np.ndarray:
     stops = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in RAMP["light"]], float)
     x, at = np.linspace(0, 1, SHADES), np.linspace(0, 1, len(stops))
     shades = np.stack([np.interp(x, at, stops[:, i]) for i in range(3)], -1)
@@ -66,7 +66,7 @@ def picture(rows: list[dict]) -> bytes:
         tick = np.where(r["accepted"] & ~r["pinned"], SHADES + 1, SHADES).astype(np.uint8).repeat(wide, 1)
         band[high - 1 :: high] = tick
         bands.append(np.pad(band, ((0, 6), (0, wide * widest - band.shape[1])), constant_values=SHADES))
-    return png(np.concatenate(bands)[:-6], _palette())
+    return png(np.concatenate(bands)[:-6], palette())
 
 
 def _film(trace: Trace, r: dict, n: int, kept: int) -> str:
