@@ -76,6 +76,8 @@ class DiffusionGemma(nn.Module):
 
     def __init__(self, config: Config, *, device=None, dtype=None):
         super().__init__()
+        if not isinstance(config, Config):
+            raise ValueError(f"config: got {config!r}, takes a Config, such as Config.preset('tiny')")
         like = dict(device=device, dtype=dtype)
         self.config = config
         self.generation_defaults: dict = {}  # what the checkpoint's generation_config.json says
