@@ -30,6 +30,11 @@ def browser_path() -> str:
     pytest.skip(message)
 
 
+# a kernel that dies leaves Run All waiting for ever
+WATCH_KERNEL = """window.jupyterapp.shell.currentWidget.sessionContext.statusChanged.connect((_, status) => {
+  if (['dead', 'autorestarting', 'restarting', 'terminating'].includes(status) && !window.ran) window.ran = status; });"""
+
+
 class Complaints:
     """What the browser complained about: console errors, uncaught exceptions, failed requests."""
 
@@ -51,21 +56,25 @@ class Lab:
     def __init__(self, home: Path):
         self.home, self.folder, self.token = home, home / "notebooks", "test-token"
         self.folder.mkdir(parents=True)
+        for part in ROOT.iterdir():  # notebooks read ../assets and the like
+            if part.name != "notebooks" and not part.name.startswith("."):
+                (home / part.name).symlink_to(part)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        places = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
-        self._settings(home / "config" / "labconfig")
+        own = home / "jupyter"
+        places = {f"JUPYTER_{kind}_DIR": str(own / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+        self._settings(own / "config" / "labconfig")
         # the package and the simulated traces, whatever the kernel's folder is
         python_path = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         self.env = os.environ | places | {"PYTHONPATH": os.pathsep.join(python_path)}
-        self.env |= {"OMP_NUM_THREADS": "2", "IPYTHONDIR": str(home / "ipython")}
+        self.env |= {"OMP_NUM_THREADS": "2", "IPYTHONDIR": str(own / "ipython")}
         options = [
             f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", "--no-browser",
             f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}", "--allow-root",
             "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
         ]  # fmt: skip
-        self.log = (home / "lab.log").open("wb")
+        self.log = (own / "lab.log").open("wb")
         command = [sys.executable, "-m", "jupyterlab", *options]
         self.process = subprocess.Popen(command, env=self.env, stdout=self.log, stderr=subprocess.STDOUT)
         self._wait()
@@ -88,7 +97,7 @@ class Lab:
                     return
             except OSError:
                 time.sleep(0.2)
-        raise RuntimeError("JupyterLab did not start:\n" + (self.home / "lab.log").read_text()[-3000:])
+        raise RuntimeError("JupyterLab did not start:\n" + (self.home / "jupyter" / "lab.log").read_text()[-3000:])
 
     def close(self) -> None:
         address = f"http://127.0.0.1:{self.port}/api/shutdown?token={self.token}"
@@ -126,8 +135,10 @@ class Lab:
             "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=180_000
         )
         run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
-        page.evaluate(f"() => {{ window.ran = {run}.then(() => window.ran = 'done'); }}")
-        page.wait_for_function("() => window.ran === 'done'", timeout=timeout * 1000)
+        page.evaluate(f"() => {{ window.ran = ''; {run}.then(() => window.ran = 'done'); {WATCH_KERNEL} }}")
+        page.wait_for_function("() => window.ran !== ''", timeout=timeout * 1000)
+        if (ended := page.evaluate("() => window.ran")) != "done":
+            raise RuntimeError(f"the kernel went {ended} under way; the machine may be out of memory")
         return page.evaluate(
             """() => window.jupyterapp.shell.currentWidget.content.widgets.flatMap((cell) =>
             (cell.model.sharedModel.outputs ?? []).filter((o) => o.output_type === 'error')
