@@ -2,8 +2,9 @@
 
 Against a benchmark: everything here is arithmetic on the config and a data sheet, so it can be wrong, and the tests and
 notebook 11 hold it against published measurements. `step_cost` (ops.py) lists a step op by op, `floor` (hardware.py) turns
-the list into a time that no device of that data sheet can beat, and `predict` (prediction.py) adds four numbers, each fitted on one
-published single-user figure, and then says what other measurements should have been. Walked through in notebooks 01 and 11.
+the list into a time that no device of that data sheet can beat, and `predict` (prediction.py) adds four numbers, each fitted
+on one published single-user figure, and then says what other measurements should have been. Walked through in notebooks 01
+and 11.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from .prediction import PRECISIONS, Calibration, Precision, Prediction, calibrat
 from .routing import distinct_experts, fit_skew
 
 __all__ = [
-    "PRECISIONS", "PUBLISHED", "Calibration", "OpCost", "Precision", "Prediction", "active_parameters", "by_part", "calibrate",
-    "crossover", "distinct_experts", "fit_skew", "floor", "parameters", "predict", "step_cost",
+    "PRECISIONS", "PUBLISHED", "Calibration", "OpCost", "Precision", "Prediction", "active_parameters", "by_part",
+    "calibrate", "crossover", "distinct_experts", "fit_skew", "floor", "parameters", "predict", "step_cost",
 ]  # fmt: skip
 
-# arXiv:2608.00146, table 1. The total is our count without self-conditioning (25.233e9; with it 25.251e9, which rounds to 25.3).
-# The activated number is near our count of everything one token uses (3.840e9: k of the experts, the embedding once, the dense
-# MLP, self-conditioning); the report does not say what makes up the difference.
+# arXiv:2608.00146, table 1. The total is our count without self-conditioning (25.233e9; with it 25.251e9, which rounds to
+# 25.3). The activated number is near our count of everything one token uses (3.840e9: k of the experts, the embedding once,
+# attention, the dense MLP, self-conditioning); the report does not say what makes up the difference.
 PUBLISHED = {"total": 25.2e9, "active": 3.85e9}
 
 

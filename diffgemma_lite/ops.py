@@ -21,7 +21,9 @@ from .routing import distinct_experts
 # FLOPs per element of what torch does not count. Rough, and harmless: these ops are bound by bytes, not by FLOPs.
 NORM, ROTATE, GELU_GATE, SOFT_CAP, SOFTMAX, MULTIPLY_ADD = 4, 3, 10, 3, 4, 2
 # float32 passes over B * queries * V that sampling makes when nothing is fused: each reads or writes every element once.
-CANVAS_PASSES = 9  # temperature (read, write), softmax (read, write), draw, argmax, log-sum-exp, entropy (read), accepted belief (write)
+CANVAS_PASSES = (
+    9  # temperature (read, write), softmax (read, write), draw, argmax, log-sum-exp, entropy (read), accepted belief (write)
+)
 TOKEN_PASSES = 5  # temperature (read, write), softmax (read, write), draw (read)
 MODES = ("canvas", "autoregressive", "draft", "encode")
 
@@ -100,7 +102,9 @@ WEIGHT_PARTS = ("embedding", "attention", "dense_mlp", "router", "experts", "nor
 def _by_part(weight_bytes: float | Mapping[str, float]) -> dict[str, float]:
     given = dict.fromkeys(WEIGHT_PARTS, weight_bytes) if not isinstance(weight_bytes, Mapping) else dict(weight_bytes)
     if set(given) - set(WEIGHT_PARTS) or not all(v > 0 for v in given.values()):
-        raise ValueError(f"weight_bytes: got {weight_bytes!r}, takes a number above 0, or one for some of {', '.join(WEIGHT_PARTS)}")
+        raise ValueError(
+            f"weight_bytes: got {weight_bytes!r}, takes a number above 0, or one for some of {', '.join(WEIGHT_PARTS)}"
+        )
     return dict.fromkeys(WEIGHT_PARTS, 2.0) | given
 
 
@@ -127,12 +131,16 @@ class _Sizes:
     def tokens(self) -> int:
         return self.batch * self.queries
 
-    def matmul(self, part: str, name: str, rows: float, inner: int, outer: int, weights: float | None = None, stored: str = "") -> OpCost:
+    def matmul(
+        self, part: str, name: str, rows: float, inner: int, outer: int, weights: float | None = None, stored: str = ""
+    ) -> OpCost:
         """[rows, inner] x [inner, outer]; `weights` read, if not inner * outer; `stored` the part they are stored with."""
         read = (inner * outer if weights is None else weights) * self.weight[stored or part]
         return OpCost(part, name, 2.0 * rows * inner * outer, read, 0.0, rows * (inner + outer) * self.act, True)
 
-    def per_element(self, part: str, name: str, flops: float, elements: float, touches: float, weights: float = 0.0) -> OpCost:
+    def per_element(
+        self, part: str, name: str, flops: float, elements: float, touches: float, weights: float = 0.0
+    ) -> OpCost:
         """`touches`: how often each element is read or written, at the activations' precision."""
         read = weights * self.weight.get(part, 2.0)
         return OpCost(part, name, float(flops * elements), read, 0.0, elements * touches * self.act, False)
@@ -171,7 +179,9 @@ def _attention(s: _Sizes, layer: int) -> Iterator[OpCost]:
     elements = s.tokens * (heads + 2 * kv_heads) * width
     yield s.per_element(part, f"{at}qk_norm_rope", NORM + ROTATE, elements, 2, 2 * width)
     seen = min(s.prefix, c.sliding_window - 1) if sliding else s.prefix
-    flops = 4.0 * s.tokens * heads * (seen + s.queries) * width  # scores and mix; the masked half of a causal pass is counted too
+    flops = (
+        4.0 * s.tokens * heads * (seen + s.queries) * width
+    )  # scores and mix; the masked half of a causal pass is counted too
     pair = 2 * kv_heads * width  # a key and a value
     written = 0 if s.mode == "canvas" else s.tokens
     moved = (s.batch * seen + written) * pair * s.kv

@@ -6,10 +6,10 @@ autoregressive decoding and for other devices, and sets the published figure bes
 
 The time of a step is the sum over its ops of the longest of: its bytes at the achieved share of the bandwidth, its FLOPs at
 the data sheet's peak, and the least time any op takes; sampling is one measured cost per canvas position. What is left out:
-kernels that reach less than the peak (attention with a head width of 512 takes several times its floor in the report), work on
-the host between steps, the commit pass (counted as a denoising step, as the report's formula does), and requests that wait for
-each other. An op's activations count only where they are larger than the cache of the chip. That rule and not a fifth number
-was added after the first comparison: without it 8 and 16 users came out 32% too fast.
+kernels that reach less than the peak (in the report attention and its projections take nearly twice what comes out here),
+work on the host between steps, the commit pass (a denoising step here, as in the report's formula), and requests that
+wait for each other. An op's activations count only where they are larger than the cache of the chip. That rule, and not a fifth
+number, was added after a first comparison: without it 8 and 16 users came out 32% too fast and the crossover at 75 users.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .routing import distinct_experts, fit_skew
 
 @dataclass(frozen=True)
 class Precision:
-    """How a checkpoint is stored and run. Bytes a weight and dtype of the products by part; what is not named is 2 bytes and `base`."""
+    """How a checkpoint is stored and run: bytes a weight (2 if not named) and dtype of the products (`base`) by part."""
 
     source: str
     weight_bytes: Mapping[str, float] = field(default_factory=dict)
@@ -60,8 +60,8 @@ PRECISIONS = {
                        {"experts": 4.5 / 8}, {"experts": "fp4"}, kv_bytes=1.0),
     "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, computed in 16 bits",
                        dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"), 4.5 / 8)),
-    "FP32": Precision("float32 throughout, as the small models of this package run on a CPU", dict.fromkeys(WEIGHT_PARTS, 4.0),
-                      kv_bytes=4.0, activation_bytes=4.0, base="fp32"),
+    "FP32": Precision("float32 throughout, as the small models of this package run on a CPU", 
+                      dict.fromkeys(WEIGHT_PARTS, 4.0), kv_bytes=4.0, activation_bytes=4.0, base="fp32"),
 }  # fmt: skip
 
 
@@ -77,10 +77,14 @@ class Calibration:
 
 MODES = {"diffusion": "canvas", "autoregressive": "autoregressive"}
 REPORT_PREFIX = 4096 + 512  # 4,096 in, 1,024 out: the mean prefix while the answer is written
-OTHER_PREFIX = 1024 + 512  # where a source does not say: as in the public vLLM benchmark (1,024 in, 1,024 out; vllm PR 46212)
+OTHER_PREFIX = (
+    1024 + 512
+)  # where a source does not say: as in the public vLLM benchmark (1,024 in, 1,024 out; vllm PR 46212)
 
 
-def step_ops(config: Config, mode: str, precision: Precision, *, prefix: int, batch: int, skew: float | None) -> list[OpCost]:
+def step_ops(
+    config: Config, mode: str, precision: Precision, *, prefix: int, batch: int, skew: float | None
+) -> list[OpCost]:
     """One step of `batch` users; mode "canvas" (a whole one) or "autoregressive" (one token)."""
     queries = config.canvas_length if mode == "canvas" else 1
     return precision.step(config, prefix=prefix, queries=queries, batch=batch, mode=mode, skew=skew)
@@ -112,7 +116,7 @@ def calibrate(config: Config, figures: Mapping[str, float] | None = None) -> Cal
     token = step_ops(config, "autoregressive", precision, prefix=REPORT_PREFIX, batch=1, skew=skew)
     weights = sum(op.bytes_weights for op in canvas if op.part == "experts")
     fraction = weights / device.bandwidth.value / (figure["canvas experts"] * 1e-3)
-    # Head and soft embedding must be inside the report's "sampling": what its parts leave of the total is less than their floor.
+    # The head must be inside the report's "sampling": what its parts leave of the total is less than the head's floor.
     over_vocabulary = [op for op in _timed(canvas) if op.part in ("head", "self_conditioning")]
 
     products, others = ([_work(op, device, precision, fraction) for op in ops] for ops in (over_vocabulary, _timed(token)))
@@ -147,7 +151,7 @@ class Prediction:
 def predict(
     config: Config, rows: Iterable[Mapping[str, str]] | None = None, calibration: Calibration | None = None
 ) -> list[Prediction]:  # fmt: skip
-    """Predicted beside published rate for each row that states its tokens per forward and whose device and precision are known.
+    """Predicted beside published rate, for rows that state their tokens per forward on a known device and precision.
 
     rows: as facts.published_throughput() gives them, which is the default; tokens_per_second is only copied, never used.
     calibration: None fits it (`calibrate`). Rate = users * tokens per forward / step time.
@@ -166,13 +170,22 @@ def predict(
         kept = users * float(row["tokens_per_forward"])
         seconds = step_seconds(ops, device, precision, calibration, positions)
         fitted = report and mode == "autoregressive" and row["source"].endswith("sec.6")
-        out.append(Prediction(row, users, float(row["tokens_per_second"]), kept / seconds, kept / floor(ops, device, precision.dtype), fitted))
+        out.append(
+            Prediction(
+                row,
+                users,
+                float(row["tokens_per_second"]),
+                kept / seconds,
+                kept / floor(ops, device, precision.dtype),
+                fitted,
+            )
+        )
     return out
 
 
 def crossover(
-    config: Config, calibration: Calibration, *, hardware: str = "H100", precision: str = "FP8", tokens_per_forward: float = 16.0,
-    most: int = 512,
+    config: Config, calibration: Calibration, *, hardware: str = "H100", precision: str = "FP8",
+    tokens_per_forward: float = 16.0, most: int = 512,
 ) -> int | None:  # fmt: skip
     """The smallest number of users at which autoregressive decoding gives more tokens per second than denoising, or None.
 

@@ -1,8 +1,8 @@
 """How many different experts the tokens of one step touch, which is how much of a mixture of experts has to be read.
 
-Against the count for one token (k of E): a batch or a canvas asks for more experts the more tokens it has, but not all tokens
-choose alike. Equal chances give a closed form, one number (the skew) makes some experts more popular within a text, and the
-measured count of a trained router (observe.py) is what both are held against. Walked through in notebooks 04 and 11.
+Against the count for one token (k of E): a batch or a canvas asks for more experts the more tokens it has, but tokens of one
+text choose alike. Equal chances give a closed form, one number (the skew) makes some experts more popular within a text, and
+the measured count of a trained router (observe.py) is what both are held against. Walked through in notebooks 04 and 11.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def inclusion(config: Config, skew: float) -> tuple[float, ...]:
 def distinct_experts(config: Config, tokens: int, skew: float | None = None, texts: int = 1) -> float:
     """Expected number of different experts that a step's `tokens` touch in one layer, each token choosing k of E.
 
-    skew None or 0: every expert equally likely, E * (1 - (1 - k/E) ** tokens). Above 0: within one text some are more popular
-    than others (see `inclusion`), as in the published 84 of 128 for a canvas of 256 tokens, where equal chances give 128.
+    skew None or 0: every expert equally likely, E * (1 - (1 - k/E) ** tokens). Above 0: within one text some are more
+    popular than others (see `inclusion`), as in the published 84 of 128 for a canvas of 256 tokens, where equal chances
+    give 128.
     texts: how many unrelated texts share the tokens evenly (the batch). Each has its own favourites: a router is trained to
     balance its load over many texts, so what is popular can only differ from text to text.
     """
@@ -55,7 +56,9 @@ def fit_skew(config: Config, tokens: int, distinct: float) -> float:
     (arXiv:2608.00146, section 6, on PG-19)."""
     most = distinct_experts(config, tokens)
     if not config.top_k_experts < distinct <= most:
-        raise ValueError(f"distinct: got {distinct!r}, takes more than top_k_experts = {config.top_k_experts}, at most {most:.4g}")
+        raise ValueError(
+            f"distinct: got {distinct!r}, takes more than top_k_experts = {config.top_k_experts}, at most {most:.4g}"
+        )
     low, high = 0.0, 8.0
     for _ in range(60):
         middle = (low + high) / 2

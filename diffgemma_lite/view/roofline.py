@@ -18,6 +18,7 @@ from ..cost import PRECISIONS, Precision, by_part, floor
 from ..hardware import Hardware
 from ..hardware import hardware as device_named
 from ..ops import OpCost
+from .host import OutputView
 
 CANVASES, BATCHES = (4, 16, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64)
 SPAN = (0.3, 30_000.0)  # FLOPs per byte on the horizontal axis
@@ -82,6 +83,12 @@ class Roofline:
 
         return figure(self)
 
+    def tables(self) -> OutputView:
+        """Picture and tables alone, everywhere: plotly's sliders need a pointer, these need nothing."""
+        from .roofline_static import static_html
+
+        return OutputView(static_html(self), self.words)
+
     @property
     def words(self) -> str:
         canvas, batch = self.first
@@ -95,23 +102,21 @@ class Roofline:
         return self.words
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
-        from .roofline_static import static_html
-
         figure = json.loads(self.figure().to_json())
-        return {"application/vnd.plotly.v1+json": figure, "text/html": static_html(self), "text/plain": self.words}
+        return {"application/vnd.plotly.v1+json": figure, **self.tables()._repr_mimebundle_()}
 
 
 def roofline(
-    config: Config, *, hardware: str | Hardware | Sequence[str | Hardware] = "H100", measured: Sequence[Hardware] = (), prefix: int = 4096,
-    canvases: Sequence[int] = CANVASES, batches: Sequence[int] = BATCHES, precisions: Sequence[str] | None = None,
-    canvas: int = 256, batch: int = 1, skew: float | None = None,
+    config: Config, *, hardware: str | Hardware | Sequence[str | Hardware] = "H100", measured: Sequence[Hardware] = (),
+    prefix: int = 4096, canvases: Sequence[int] = CANVASES, batches: Sequence[int] = BATCHES,
+    precisions: Sequence[str] | None = None, canvas: int = 256, batch: int = 1, skew: float | None = None,
 ) -> Roofline:  # fmt: skip
-    """Roofs of `hardware` (one or more: names of the table, or Hardware), and where one-token and canvas steps of `config` sit under them.
+    """Roofs of `hardware` (names of the table, or Hardware), and where one-token and canvas steps of `config` sit.
 
     measured: devices whose bandwidth and peaks were measured, drawn with broken lines. precisions: of cost.PRECISIONS; None
-    takes those the first device has peaks for. canvas, batch: what the sliders start at. skew: of `distinct_experts`; None is
-    uniform routing. A point's height is what its floor on the first device would reach; it can lie under the roof, because
-    the ops of a step are bound by different things.
+    takes those the first device has peaks for. canvas, batch: what the sliders start at. skew: of `distinct_experts`; None
+    is uniform routing. A point's height is what its floor on the first device would reach; it can lie under the roof,
+    because the ops of a step are bound by different things.
     """
     chosen = (hardware,) if isinstance(hardware, (str, Hardware)) else hardware
     devices = tuple(device_named(d) if isinstance(d, str) else d for d in chosen)
@@ -122,7 +127,9 @@ def roofline(
             raise ValueError(f"{name}: got {value!r}, takes one of the slider's values {tuple(among)}")
     named = tuple(precisions) if precisions is not None else _computable(devices[0])
     if not named or set(named) - set(PRECISIONS):
-        raise ValueError(f"precisions: got {named!r} on {devices[0].name}, takes some of {', '.join(PRECISIONS)} that it has peaks for")
+        raise ValueError(
+            f"precisions: got {named!r} on {devices[0].name}, takes some of {', '.join(PRECISIONS)} that it has peaks for"
+        )
     points = {
         (p, q, b): _point(config, devices[0], PRECISIONS[p], "one token" if q == 1 else "canvas", prefix, q, b, skew)
         for p in named for q in (1, *canvases) for b in batches
@@ -135,7 +142,8 @@ def _computable(device: Hardware) -> tuple[str, ...]:
 
 
 def _point(
-    config: Config, device: Hardware, precision: Precision, kind: str, prefix: int, queries: int, batch: int, skew: float | None
+    config: Config, device: Hardware, precision: Precision, kind: str, prefix: int, queries: int, batch: int,
+    skew: float | None,
 ) -> Point:  # fmt: skip
     mode = "autoregressive" if kind == "one token" else "canvas"
     ops = precision.step(config, prefix=prefix, queries=queries, batch=batch, mode=mode, skew=skew)
@@ -151,4 +159,3 @@ def _point(
     activations = sum(s.bytes_activations for s in total.values())
     flops, moved = sum(p[2] for p in parts), sum(p[1] for p in parts)
     return Point(kind, queries, batch, flops, moved, activations, seconds(ops), parts)
-

@@ -29,22 +29,31 @@ def figure(r: Roofline) -> go.Figure:
         fig.add_trace(go.Scatter(
             **_coordinates(r, r.precisions[0], queries), name=step_name(queries), mode="lines+markers", hovertemplate=HOVER,
             marker=dict(size=13, symbol="circle" if queries == 1 else "square", color=COLOURS[kind]),
-            line=dict(color=COLOURS[kind], width=1, dash="dot"), visible=queries in (1, r.first[0]), selectedpoints=[selected],
-            unselected=dict(marker=dict(opacity=0.5, size=7)), selected=dict(marker=dict(opacity=1)),
+            line=dict(color=COLOURS[kind], width=1, dash="dot"), visible=queries in (1, r.first[0]),
+            selectedpoints=[selected], selected=dict(marker=dict(opacity=1)),
+            unselected=dict(marker=dict(opacity=0.5, size=7)),
         ))  # fmt: skip
     moving = list(range(roofs, roofs + len(groups)))
     sliders = [
         _slider("canvas", 0, r.canvases, r.canvases.index(r.first[0]),
                 [[{"visible": [q in (1, c) for q in groups]}, moving] for c in r.canvases]),
-        _slider("batch", 1, r.batches, selected, [[{"selectedpoints": [[i]] * len(groups)}, moving] for i in range(len(r.batches))]),
+        _slider("batch", 1, r.batches, selected,
+                [[{"selectedpoints": [[i]] * len(groups)}, moving] for i in range(len(r.batches))]),
         _slider("precision", 2, r.precisions, 0, [[_all_coordinates(r, p, groups), moving] for p in r.precisions]),
     ]  # fmt: skip
     fig.update_layout(
-        template="none", height=620, margin=dict(l=75, r=20, t=60, b=230), sliders=sliders, paper_bgcolor="#fff", plot_bgcolor="#fff",
+        template="none", height=620, margin=dict(l=75, r=20, t=60, b=230), sliders=sliders,
+        paper_bgcolor="#fff", plot_bgcolor="#fff",
         title=dict(text=f"Roofline: steps of the model under {', '.join(d.name for d in r.devices)}", font=dict(size=15)),
         legend=dict(x=0.01, y=0.99, bgcolor="rgba(255,255,255,0.8)"), hoverlabel=dict(align="left"),
     )  # fmt: skip
-    fig.update_xaxes(type="log", title="FLOPs per byte of weights and cache", range=[math.log10(v) for v in SPAN], showgrid=True, gridcolor="#ddd")
+    fig.update_xaxes(
+        type="log",
+        title="FLOPs per byte of weights and cache",
+        range=[math.log10(v) for v in SPAN],
+        showgrid=True,
+        gridcolor="#ddd",
+    )
     fig.update_yaxes(type="log", title="FLOP/s", showgrid=True, gridcolor="#ddd")
     return fig
 
@@ -56,7 +65,9 @@ def _roofs(r: Roofline, device: Hardware, colour: str, broken: bool):
     if not r.roofs(device):
         x = [SPAN[0], 100.0]
         y = [device.bandwidth.value * v for v in x]
-        yield go.Scatter(x=x, y=y, mode="lines", text=[bandwidth] * 2, hovertemplate=HOVER, name=f"{device.name} bandwidth", line=style)
+        yield go.Scatter(
+            x=x, y=y, mode="lines", text=[bandwidth] * 2, hovertemplate=HOVER, name=f"{device.name} bandwidth", line=style
+        )
     for dtype in r.roofs(device):
         peak = device.peaks[dtype]
         ridge = device.ridge(dtype)
@@ -87,7 +98,8 @@ def words(p: Point, precision: str) -> str:
     """What a point says on hover: totals, then the parts from the longest floor down."""
     head = (
         f"<b>{step_name(p.queries)}, batch {p.batch}, {precision}</b><br>{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, "
-        f"{p.intensity:.3g} FLOPs a byte<br>floor {si(p.seconds, 's')} (activations, not in it: {si(p.bytes_activations, 'B')})"
+        f"{p.intensity:.3g} FLOPs a byte<br>floor {si(p.seconds, 's')} "
+        f"(activations, not in it: {si(p.bytes_activations, 'B')})"
     )
     longest = sorted(p.parts, key=lambda part: -part[3])[:5]
     rest = [f"{part}: {si(moved, 'B')}, {si(flops, 'FLOP')}, {si(s, 's')}" for part, moved, flops, s in longest]

@@ -1,4 +1,4 @@
-"""The roofline without script: a picture (svg in an img, so that a sanitizer keeps it) and the tables behind every slider."""
+"""The roofline without script: a picture (svg in an img, so that a sanitizer keeps it) and what every slider can show."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def _steps(r: Roofline, precision: str) -> str:
     rows = []
     for queries in (1, *r.canvases):
         points = [r.points[precision, queries, batch] for batch in r.batches]
-        cells = (f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, {si(p.seconds, 's')}" for p in points)
+        cells = (
+            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, {si(p.seconds, 's')}"
+            for p in points
+        )
         rows.append([step_name(queries), *cells])
     return _table(["step", *(f"batch {batch}" for batch in r.batches)], rows)
 
@@ -77,7 +80,9 @@ Place = Callable[[float, float], tuple[float, float]]
 
 
 def _svg(r: Roofline) -> str:
-    heights = [peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()] + [p.rate for p in r.points.values()]
+    heights = [peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()] + [
+        p.rate for p in r.points.values()
+    ]
     top, bottom = max(heights) * 3, min(heights) / 3
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -87,12 +92,15 @@ def _svg(r: Roofline) -> str:
 
     parts = [f'<rect width="{WIDE}" height="{HIGH}" fill="#fff"/>', *_axes(at, bottom, top)]
     parts += [*_drawn_roofs(r, at, bottom, top), *_drawn_points(r, at)]
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif">{"".join(parts)}</svg>'
+    frame = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif"'
+    return f"<svg {frame}>{''.join(parts)}</svg>"
 
 
 def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 10, colour: str = "#222") -> str:
     halo = 'stroke="#fff" stroke-width="3" paint-order="stroke"'
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" {halo}>{html.escape(words)}</text>'
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" {halo}>{html.escape(words)}</text>'
+    )
 
 
 def _drawn_roofs(r: Roofline, at: Place, bottom: float, top: float) -> Iterator[str]:

@@ -35,7 +35,8 @@ def test_points_are_what_the_cost_model_says(shown):
     for (name, queries, batch), p in shown.points.items():
         kind = PRECISIONS[name]
         ops = step_cost(SMALL, prefix=300, queries=queries, batch=batch, mode="autoregressive" if queries == 1 else "canvas",
-                        weight_bytes=kind.weight_bytes, experts=distinct_experts(SMALL, batch * queries, 0.8, texts=batch))  # fmt: skip
+                        weight_bytes=kind.weight_bytes,
+                        experts=distinct_experts(SMALL, batch * queries, 0.8, texts=batch))  # fmt: skip
         assert p.flops == pytest.approx(sum(op.flops for op in ops))
         assert p.bytes == pytest.approx(sum(op.bytes_weights + op.bytes_kv for op in ops))
         assert p.seconds == pytest.approx(floor(ops, HARDWARE["H100"], kind.dtype))
@@ -112,6 +113,7 @@ def test_one_output_has_the_figure_and_the_tables(shown):
     again = roofline(SMALL, hardware=("H100", "L4"), measured=(CPU,), prefix=300, canvases=CANVASES, batches=BATCHES,
                      precisions=NAMES, canvas=64, batch=4, skew=0.8)  # fmt: skip
     assert json.dumps(again._repr_mimebundle_()) == json.dumps(bundle)  # no random id
+    assert shown.tables()._repr_html_() == bundle["text/html"]
     assert repr(shown) == bundle["text/plain"] and "H100" in repr(shown)
 
 
@@ -149,7 +151,9 @@ def test_a_cpu_alone_shows_the_small_model_in_float32():
     assert view.points["FP32", 1, 1].bytes > 3.9 * SMALL.vocab_size * SMALL.hidden_size
 
 
-@pytest.mark.parametrize(("value", "told"), [(0, "0 B"), (999, "999 B"), (1.5e9, "1.5 GB"), (2e-6, "2 µB"), (3e21, "3e+06 PB")])
+@pytest.mark.parametrize(
+    ("value", "told"), [(0, "0 B"), (999, "999 B"), (1.5e9, "1.5 GB"), (2e-6, "2 µB"), (3e21, "3e+06 PB")]
+)
 def test_units(value, told):
     assert si(value, "B") == told
 
