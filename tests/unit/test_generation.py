@@ -492,7 +492,7 @@ def test_metrics_by_hand():
 
 
 def test_metrics_of_a_run_whose_steps_are_known(model):
-    """Pitfall 18's bookkeeping: 2 canvases, tokens cut at the end token; tokens per second count the tokens kept."""
+    """Two canvases, tokens cut at the end token; tokens per second count the tokens kept."""
     out = scripted(model, says([ENDS_AT_2, LONG], [LONG, ENDS_AT_0]), max_new_tokens=2 * C, eos_token_id=END)
     assert out.steps == [[2, 2], [0, 2]]
     assert out.metrics["effective_denoising_steps"] == pytest.approx(2.0)
