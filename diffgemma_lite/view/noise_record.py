@@ -87,15 +87,19 @@ def path_record(
     for name, ids in paths.items():
         if tuple(ids.shape) != (len(levels), clean.shape[1]):
             raise ValueError(f"paths: {name!r} has shape {tuple(ids.shape)}, takes {(len(levels), clean.shape[1])}")
-        if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
-            raise ValueError(f"paths: {name!r} has ids from {int(ids.min())} to {int(ids.max())}, takes 0 to {vocab_size - 1}")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= vocab_size:
+            raise ValueError(f"paths: {name!r} has ids from {low} to {high}, takes 0 to {vocab_size - 1}")
     made = tuple(_path(name, ids, clean, levels, vocab_size, None, None) for name, ids in paths.items())
     if not made:
         raise ValueError("paths: is empty, takes at least one")
     return NoiseRecord(tuple(clean[0].tolist()), levels, made, _text_of(made, clean, texts, None), vocab_size)
 
 
-def _path(name: str, ids: Tensor, clean: Tensor, levels: tuple, vocab_size: int, mask_id: int | None, hit) -> NoisePath:
+def _path(
+    name: str, ids: Tensor, clean: Tensor, levels: tuple[float, ...], vocab_size: int, mask_id: int | None,
+    hit: Tensor | None,
+) -> NoisePath:  # fmt: skip
     marks = torch.where(ids == clean, UNCHANGED, CHANGED if mask_id is None else MASKED)
     if hit is not None:
         marks = torch.where(hit & (ids == clean), ITSELF, marks)

@@ -18,8 +18,10 @@ from .static import png, visible_title
 from .text import token_text
 
 SYMBOLS = {UNCHANGED: "", CHANGED: "≠", MASKED: "▒", ITSELF: "≈"}
+LEFT = 'style="text-align:left"'  # JupyterLab sets tables flush right
 KEY = "≠ changed, ▒ masked, ≈ noised to itself (nobody can see it), no mark: unchanged"
-SHADES = np.array([[247, 245, 240], [58, 24, 74], [210, 102, 60], [240, 174, 85], [255, 255, 255]])  # one a mark, then paper
+# one a mark, then paper
+SHADES = np.array([[247, 245, 240], [58, 24, 74], [210, 102, 60], [240, 174, 85], [255, 255, 255]])
 
 
 def noise_view(record: NoiseRecord, *, title: str | None = None, note: str = "") -> OutputView:
@@ -68,14 +70,11 @@ def static_part(record: NoiseRecord, title: str, note: str) -> str:
     n, count = len(record.levels), len(record.clean)
     shown = sorted({0, n // 4, n // 2, (3 * n) // 4, n - 1})
     names = ", then ".join(path.name for path in record.paths)
-    words = f"{count} positions (across) at {n} noise levels (down, from t = {record.levels[0]:.2f} to {record.levels[-1]:.2f}): "
-    words += f"{names}. Light: unchanged; dark: changed or masked."
+    words = f"{count} positions (across) at {n} noise levels (down, from t = {record.levels[0]:.2f} to "
+    words += f"{record.levels[-1]:.2f}): {names}. Light: unchanged; dark: changed or masked."
     image = base64.b64encode(picture(record)).decode("ascii")
-    heads = "".join(f"<th>{html.escape(path.name)}</th>" for path in record.paths)
-    film = "".join(
-        f"<tr><td>{record.levels[i]:.2f}</td>{''.join(f'<td><code>{_film(record, p, i)}</code></td>' for p in record.paths)}</tr>"
-        for i in shown
-    )
+    heads = "".join(f"<th {LEFT}>{html.escape(path.name)}</th>" for path in record.paths)
+    film = "".join(f"<tr><td>{record.levels[i]:.2f}</td>{_texts(record, i)}</tr>" for i in shown)
     numbers = "".join(
         f"<th>{html.escape(p.name)}: {_verb(p)} of {count}</th><th>share</th><th>expected {html.escape(p.law)}</th>"
         for p in record.paths
@@ -94,6 +93,10 @@ def static_part(record: NoiseRecord, title: str, note: str) -> str:
 
 def _verb(path: NoisePath) -> str:
     return "masked" if any(MASKED in row for row in path.marks) else "changed"
+
+
+def _texts(record: NoiseRecord, level: int) -> str:
+    return "".join(f"<td {LEFT}><code>{_film(record, path, level)}</code></td>" for path in record.paths)
 
 
 def _film(record: NoiseRecord, path: NoisePath, level: int) -> str:

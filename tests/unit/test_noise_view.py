@@ -1,4 +1,4 @@
-"""The noise view without a browser: what the record says against `corrupt` and numpy, and the output that stands by itself."""
+"""The noise view without a browser: what the record says against `corrupt`, and the output that stands by itself."""
 
 from __future__ import annotations
 
@@ -168,5 +168,5 @@ def test_bad_input_is_named(unchecked, case):
 def test_the_module_is_short_and_fetches_nothing():
     source = (HERE / "noise.js").read_text(encoding="utf-8")
     assert len(source.splitlines()) < 400 and BUNDLES["noise"][-1] == "noise.js"
-    assert not re.search(r"https?://(?!www\.w3\.org)|fetch\(|XMLHttpRequest|innerHTML|insertAdjacentHTML|document\.write", source)
+    assert not re.search(r"https?://|fetch\(|XMLHttpRequest|innerHTML|insertAdjacentHTML|document\.write", source)
     assert ".noise .cell.masked" in module_text("noise") and ".noise .cell.masked" not in module_text("player")
