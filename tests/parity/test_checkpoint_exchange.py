@@ -73,7 +73,7 @@ def test_our_folder_is_read_without_a_word(tmp_path: Path, shape: str, warnings_
     again = ours(reference, tmp_path / "again")
     assert again.config == model.config
     assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values(), strict=True))
-    assert AutoConfig.from_pretrained(tmp_path / "ours").to_dict() == DiffusionGemmaConfig.from_pretrained(tmp_path / "ours").to_dict()
+    assert isinstance(AutoConfig.from_pretrained(tmp_path / "ours"), DiffusionGemmaConfig)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
