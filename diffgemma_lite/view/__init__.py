@@ -14,11 +14,13 @@ from .attention import attention_note, attention_payload, attention_table, has_a
 from .host import OutputView, page, progressive_html
 from .noise_view import noise_view
 from .payload import reductions, trace_payload
+from .race import race_view
 from .roofline import Roofline, roofline
 from .router import router_view
 from .static import RAMP, static_part
 
-__all__ = ["OutputView", "Roofline", "live_player", "noise_view", "player", "player_html", "roofline", "router_view"]
+__all__ = ["OutputView", "Roofline", "live_player", "noise_view", "player", "player_html", "race_view", "roofline",
+           "router_view"]
 
 OUTPUT_LIMIT, PAGE_LIMIT = 290_000, 390_000  # bytes for one 256-token, 48-step canvas; larger traces get their share
 

@@ -20,6 +20,7 @@ from .static import visible_title
 HERE = Path(__file__).parent
 # What each view is made of, in order of dependence; the last exports. All share player.css; a view may add its own sheet.
 BUNDLES = {
+    "race": ("data.js", "colour.js", "controls.js", "race.js"),
     "router": ("data.js", "colour.js", "controls.js", "experts.js", "router.js"),
     "noise": ("data.js", "colour.js", "controls.js", "noise.js"),
     "player": ("data.js", "colour.js", "controls.js", "inspector.js", "attention.js", "curves.js", "knobs.js", "panel.js",
