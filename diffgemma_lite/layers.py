@@ -74,11 +74,16 @@ class GatedMLP(nn.Module):
 class ScaledEmbedding(nn.Embedding):
     """Token embedding times sqrt(D), the scale rounded to the weight's dtype first, as the reference does."""
 
+    def reset_parameters(self) -> None:
+        if self.weight.device.type != "meta":  # there, normal_ fills nothing and makes torch import sympy: seconds
+            super().reset_parameters()
+
     def scale(self) -> Tensor:
         return torch.tensor(self.embedding_dim**0.5, dtype=self.weight.dtype, device=self.weight.device)
 
     def forward(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b s d"]:
-        return F.embedding(ids, self.weight) * self.scale()
+        # as in the reference, looking up padding teaches its row nothing (the tied head still does)
+        return F.embedding(ids, self.weight, self.padding_idx) * self.scale()
 
     def soft(self, probs: Float[Tensor, "b c v"]) -> Float[Tensor, "b c d"]:
         """The mean embedding under a distribution over the vocabulary."""
