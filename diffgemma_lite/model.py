@@ -83,7 +83,7 @@ class DiffusionGemma(nn.Module):
         self.generation_defaults: dict = {}  # what the checkpoint's generation_config.json says
         self.checkpoint_report: dict = {}  # what from_pretrained read and skipped
         self.gradient_checkpointing = False
-        self.embed_tokens = ScaledEmbedding(config.vocab_size, config.hidden_size, **like)
+        self.embed_tokens = ScaledEmbedding(config.vocab_size, config.hidden_size, config.pad_token_id, **like)
         self.layers = nn.ModuleList([Block(config, i, **like) for i in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, **like)
         self.self_conditioning = SelfConditioning(config, **like)
