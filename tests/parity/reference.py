@@ -83,8 +83,12 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def fill_realistic(model: nn.Module, seed: int = 0) -> None:
-    """Random weights of the spread a trained model has; nothing stays at the value it was born with."""
+def fill_realistic(model: nn.Module, seed: int = 0, calm: float = 1.0) -> None:
+    """Random weights of the spread a trained model has; nothing stays at the value it was born with.
+
+    calm below 1 makes each branch a smaller part of the residual stream. Random layers at full strength are chaotic: they
+    blow rounding up by a factor of two or three each, which forward passes can bear and gradients cannot.
+    """
     g = torch.Generator().manual_seed(seed)
 
     def uniform(t: Tensor, low: float, high: float) -> None:
@@ -98,7 +102,8 @@ def fill_realistic(model: nn.Module, seed: int = 0) -> None:
         elif name.endswith("embed_tokens.weight"):
             t.copy_(0.4 * torch.randn(t.shape, generator=g))
         elif t.dim() == 1:  # norms
-            uniform(t, 0.3, 1.7)
+            share = calm if name.endswith(("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")) else 1.0
+            uniform(t, 0.3 * share, 1.7 * share)
         elif name.endswith("router.proj.weight"):
             t.copy_(0.8 * torch.randn(t.shape, generator=g))
         else:
@@ -122,12 +127,12 @@ def fill_constants(model: nn.Module) -> None:
             t.copy_(0.002 * (i + 1) + ripple * (0.6 if "embed_tokens" in name else 1.2 / math.sqrt(t.shape[-1])))
 
 
-def build(shape: str | dict[str, Any] = "grouped_queries", *, fill: str = "realistic", seed: int = 0):
+def build(shape: str | dict[str, Any] = "grouped_queries", *, fill: str = "realistic", seed: int = 0, calm: float = 1.0):
     """A filled reference model in eval mode, from a name of SHAPES or from changes to BASE."""
     changes = SHAPES[shape] if isinstance(shape, str) else shape
     model = DiffusionGemmaForBlockDiffusion(reference_config(**changes)).eval()
     if fill == "realistic":
-        fill_realistic(model, seed)
+        fill_realistic(model, seed, calm)
     else:
         fill_constants(model)
     return model
