@@ -1,4 +1,4 @@
-"""diffgemma_lite: DiffusionGemma from scratch, small enough to read and equal to the reference to the last bit."""
+"""diffgemma_lite: DiffusionGemma from scratch, small enough to read and proved equal to the reference."""
 
 from .config import Config
 from .generation import Generation, generate, generate_autoregressive

@@ -65,7 +65,7 @@ def load(cls, folder, *, device="cpu", dtype: torch.dtype | None = None):
                 elif tuple(file.get_slice(stored).get_shape()) != tuple(wanted[name].shape):
                     got, want = tuple(file.get_slice(stored).get_shape()), tuple(wanted[name].shape)
                     problems.append(f"{stored} has shape {got}, the config asks for {want}")
-                elif not problems:
+                else:
                     _place(model, name, stored, file.get_tensor(stored), dtype, name in seen, problems)
                 seen.add(name)
     problems += [f"missing tensor {to_hf_name(name)}" for name in wanted if name not in seen]
@@ -87,8 +87,9 @@ def _place(model, name: str, stored: str, tensor: Tensor, dtype, again: bool, pr
     if not bool(torch.isfinite(tensor).all()):
         problems.append(f"{stored} holds NaN or infinity")
     tensor = tensor.to(dtype=dtype or tensor.dtype, copy=True)  # a copy, so that the file can be unmapped
-    if again:
-        if not torch.equal(tensor, getattr(module, leaf)):
+    held = getattr(module, leaf)
+    if again and not held.is_meta:
+        if not torch.equal(tensor, held):
             problems.append(f"{stored} differs from another copy of the same weight")
         return
     if leaf in module._parameters:
@@ -117,6 +118,8 @@ def save(model, folder) -> None:
     _write_json(folder / "config.json", config)
     if model.generation_defaults:
         _write_json(folder / "generation_config.json", _generation_config(model.generation_defaults))
+    else:  # another model's settings must not speak for this one
+        (folder / "generation_config.json").unlink(missing_ok=True)
 
 
 _SAMPLER_KEYS = ("max_denoising_steps", "t_min", "t_max", "stability_threshold", "confidence_threshold")

@@ -11,7 +11,7 @@ The letters used in every shape of this package:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -65,7 +65,10 @@ class Config:
         """A named size (see PRESETS), with any field changed: `Config.preset("tiny", sliding_window=16)`."""
         if name not in PRESETS:
             raise ValueError(f"name: {name!r} is no preset; there are {', '.join(PRESETS)}")
-        return replace(cls(**PRESETS[name]), **changes)
+        sizes = dict(PRESETS[name])
+        if "num_hidden_layers" in changes:  # another depth has another pattern of layers
+            sizes.pop("layer_types", None)
+        return cls(**(sizes | changes))
 
     def is_sliding(self, layer: int) -> bool:
         return self.layer_types[layer] == SLIDING
@@ -156,9 +159,13 @@ def _from_hf(cls: type[Config], data: dict[str, Any]) -> Config:
     kinds = (sliding.get("rope_type", "default"), whole.get("rope_type", "proportional"))
     if kinds != ("default", "proportional"):
         raise ValueError(f"data: rope types are {kinds}, takes 'default' on sliding and 'proportional' on full layers")
+    for kind, settings in ((SLIDING, sliding), (FULL, whole)):
+        other = sorted(set(settings) - {"rope_type", "rope_theta"} - ({"partial_rotary_factor"} if kind == FULL else set()))
+        if any(settings[key] is not None for key in other):
+            raise ValueError(f"data: rope_parameters of {kind} set {', '.join(other)}, which this model does not have")
     values["sliding_rope_theta"] = float(sliding.get("rope_theta", 10_000.0))
     values["full_rope_theta"] = float(whole.get("rope_theta", 1_000_000.0))
-    values["partial_rotary_factor"] = float(whole.get("partial_rotary_factor", 0.25))
+    values["partial_rotary_factor"] = float(whole.get("partial_rotary_factor", 1.0 if whole else 0.25))
     return cls(canvas_length=data.get("canvas_length") or 256, **values)
 
 

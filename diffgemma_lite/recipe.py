@@ -106,7 +106,7 @@ useful programmer.
   (Python Software Foundation License); {examples:,} training examples. Held-out modules, not held-out lines: see
   `diffgemma_lite/data/python_corpus.py`. The example counts differ with the Python version.
 - **Recipe**: `recipe.json`, {last['step']:,} steps of {it.training.batch_size} canvases; {last['seconds'] / 60:.0f} minutes on a
-  machine with {os.cpu_count()} cores that did other work as well; torch {torch.__version__.split('+')[0]}, {it.training.precision}.
+  machine with {os.cpu_count()} cores; torch {torch.__version__.split('+')[0]}, {it.training.precision}.
   Log: `log.jsonl`. Seed {it.training.seed}.
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{it.path.parent.name}/recipe.json runs/again`
 

@@ -184,7 +184,7 @@ def denoise_step(
     fixed = torch.zeros_like(canvas, dtype=torch.bool) if pinned is None else pinned
     generator = running(generator, done)
     tau = temperature_at(index, sampler)
-    scaled = logits / tau
+    scaled = logits / torch.tensor(tau, device=logits.device)  # a GPU divides by a number in another way than by a tensor
     sampled, argmax = draw_tokens(scaled, generator, sampler.draw), scaled.argmax(-1)
     entropy = token_entropy(scaled)
     accepted = accept(entropy, sampler.entropy_bound, pinned)

@@ -41,7 +41,7 @@ class CanvasTrace:
     top_probs: np.ndarray  # [N, B, C, K]
     last_canvas: np.ndarray  # [B, C] what a further step would have read
     steps: np.ndarray  # [B] denoising steps each row took
-    stop: list[str]  # per row: "stable", "steps" or "cancelled"
+    stop: list[str]  # per row: "stable", "steps", "ended" (in an earlier canvas) or "cancelled"
     entropy_bound: float
     # only with generate(..., trace="attention"); a position counts the row's own tokens: prompt, earlier canvases, this one
     attended: np.ndarray | None = None  # [N, B, C, L, A] the positions each one attends to most, the largest weight first
@@ -54,7 +54,7 @@ class CanvasTrace:
 
     @property
     def committed(self) -> np.ndarray:
-        """[B, C]: the argmax canvas of each row's last step, which is what enters the cache."""
+        """[B, C]: the argmax canvas of each row's last step. What enters the cache is this, with pad after an end token."""
         rows = np.arange(len(self.steps))
         return self.argmax[self.steps - 1, rows]
 

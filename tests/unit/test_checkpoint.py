@@ -383,3 +383,26 @@ def test_a_model_without_weights_is_not_saved(tmp_path):
 def test_safetensors_metadata_says_pt(saved):
     with safe_open(saved / "model.safetensors", framework="pt") as file:
         assert file.metadata() == {"format": "pt"}
+
+
+def test_every_broken_tensor_is_listed(tmp_path):
+    """Two with NaN and one of another shape: all three are named, whichever comes first."""
+    model = tiny()
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    nan = ["model.decoder.norm.weight", "model.decoder.layers.3.mlp.up_proj.weight"]
+    for name in nan:
+        stored[name] = torch.full_like(stored[name], float("nan"))
+    stored["model.decoder.layers.0.router.scale"] = torch.ones(3)
+    save_file(stored, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="does not hold the weights") as error:
+        DiffusionGemma.from_pretrained(tmp_path)
+    assert all(name in str(error.value) for name in [*nan, "model.decoder.layers.0.router.scale"])
+
+
+def test_settings_of_another_model_do_not_stay(tmp_path):
+    first, second = tiny(), tiny()
+    first.generation_defaults = {"entropy_bound": 9.0}
+    first.save_pretrained(tmp_path)
+    second.save_pretrained(tmp_path)
+    assert DiffusionGemma.from_pretrained(tmp_path).generation_defaults == {}

@@ -160,3 +160,22 @@ PUBLISHED = {
 
 def test_the_published_config_json_is_read():
     assert Config.from_hf(PUBLISHED) == Config.preset("26b_a4b")
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_another_depth_of_a_preset_gets_its_own_pattern(name):
+    config = Config.preset(name, num_hidden_layers=8)
+    assert config.num_hidden_layers == len(config.layer_types) == 8 and not config.is_sliding(7)
+
+
+def test_rotary_settings_that_change_the_maths_are_refused():
+    data = Config.preset("tiny").to_hf()
+    data["text_config"]["rope_parameters"]["full_attention"]["factor"] = 8.0
+    with pytest.raises(ValueError, match="factor"):
+        Config.from_hf(data)
+
+
+def test_a_missing_partial_factor_is_the_references_one():
+    data = Config.preset("tiny").to_hf()
+    del data["text_config"]["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+    assert Config.from_hf(data).partial_rotary_factor == 1.0

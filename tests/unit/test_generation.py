@@ -1,5 +1,6 @@
 """Generation: canvas after canvas, stops and cuts, infill, streaming, metrics by hand, and the autoregressive mode."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -464,7 +465,11 @@ def test_another_step_function(model):
 
 
 def test_padding_on_the_left_is_kept_out(model):
-    """The ids under it change nothing, in the first canvas or after a commit."""
+    """The ids under it change nothing, in the first canvas or after a commit.
+
+    In float64: in float32 other ids go to other experts, whose sums then round in another way, also for the other row.
+    """
+    model = copy.deepcopy(model).double()
     mask = torch.tensor([[0] * 4 + [1] * 7, [1] * 11])
     other = IDS.clone()
     other[0, :4] = random_ids(4, seed=9)
