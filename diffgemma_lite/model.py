@@ -98,14 +98,18 @@ class DiffusionGemma(nn.Module):
             else:
                 nn.init.ones_(p)
 
-    def set_kernels(self, *, experts: str = "grouped", fused_norm: bool = False) -> DiffusionGemma:
-        """Choose between the plain code paths ("loop", False) and the fast ones ("grouped", True); same numbers up to rounding."""
-        if experts not in ("loop", "grouped"):
+    def set_kernels(self, *, experts: str | None = None, fused_norm: bool | None = None) -> DiffusionGemma:
+        """Choose code paths: experts "loop" (the reference's order of sums, equal to the last bit) or "grouped" (fast, the
+        default, equal up to rounding); fused_norm True or False (default). None leaves a choice as it is.
+        """
+        if experts not in (None, "loop", "grouped"):
             raise ValueError(f"experts: got {experts!r}, takes 'loop' or 'grouped'")
+        if fused_norm not in (None, True, False):
+            raise ValueError(f"fused_norm: got {fused_norm!r}, takes True or False")
         for module in self.modules():
-            if isinstance(module, Experts):
+            if isinstance(module, Experts) and experts is not None:
                 module.path = experts
-            if isinstance(module, RMSNorm):
+            if isinstance(module, RMSNorm) and fused_norm is not None:
                 module.fused = fused_norm
         return self
 
