@@ -63,35 +63,39 @@ def generate(
     )  # fmt: skip
     if trace not in (False, True, "attention"):
         raise ValueError(f"trace: got {trace!r}, takes False, True or 'attention'")
+    if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+        raise ValueError(f"streamer: got {type(streamer).__name__}, takes an object with put(ids) and end()")
     start, c = time.perf_counter(), model.config.canvas_length
     recorder = Recorder(sampler, model.config.vocab_size, attention=trace == "attention") if trace else None
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     cache, fresh, committed, canvas_stop, steps, cancelled, passes = None, ids, [], [], [], False, 0
     if streamer is not None:
         streamer.put(ids.cpu())
-    for k in range(math.ceil(max_new_tokens / c)):
-        cache = model.encode(fresh, attention_mask if k == 0 else None, cache)
-        canvas = uniform_tokens((len(ids), c), model.config.vocab_size, running(generator, ended), ids.device)
-        given = {}
-        if k == 0 and initial_canvas is not None:  # the noise above is drawn all the same, to keep the stream
-            canvas, given = initial_canvas, {"pinned": pinned, "pinned_ids": initial_canvas if pinned is not None else None}
-        last, taken, cancelled = _denoise_canvas(
-            model, cache, canvas, sampler, k, ended, generator, given, logits_filter, on_step, streamer, recorder, step_function
-        )
-        before, fresh = ended, last.argmax
-        fresh, ended = _cut_at_end_token(fresh, before, ends, pad)
-        committed.append(fresh)
-        steps.append(taken.tolist())
-        passes += last.index + 1
-        canvas_stop.append(_canvas_stops(last, before, cancelled))
-        if recorder is not None:
-            recorder.commit(taken, canvas_stop[-1], last)
+    try:
+        for k in range(math.ceil(max_new_tokens / c)):
+            cache = model.encode(fresh, attention_mask if k == 0 else None, cache)
+            canvas = uniform_tokens((len(ids), c), model.config.vocab_size, running(generator, ended), ids.device)
+            given = {}
+            if k == 0 and initial_canvas is not None:  # the noise above is drawn all the same, to keep the stream
+                canvas, given = initial_canvas, {"pinned": pinned, "pinned_ids": initial_canvas if pinned is not None else None}
+            last, taken, cancelled = _denoise_canvas(
+                model, cache, canvas, sampler, k, ended, generator, given, logits_filter, on_step, streamer, recorder, step_function
+            )
+            before, fresh = ended, last.argmax
+            fresh, ended = _cut_at_end_token(fresh, before, ends, pad)
+            committed.append(fresh)
+            steps.append(taken.tolist())
+            passes += last.index + 1
+            canvas_stop.append(_canvas_stops(last, before, cancelled))
+            if recorder is not None:
+                recorder.commit(taken, canvas_stop[-1], last)
+            if streamer is not None:
+                streamer.put(fresh[:, : max_new_tokens - k * c].cpu())  # never more than the caller asked for
+            if cancelled or bool(ended.all()):
+                break
+    finally:  # whoever reads the stream must not wait for ever
         if streamer is not None:
-            streamer.put(fresh[:, : max_new_tokens - k * c].cpu())  # never more than the caller asked for
-        if cancelled or bool(ended.all()):
-            break
-    if streamer is not None:
-        streamer.end()
+            streamer.end()
     out = _finish(torch.cat(committed, 1)[:, :max_new_tokens], ends, cancelled)
     out.steps, out.canvas_stop = steps, canvas_stop
     out.metrics = _metrics(out, c, time.perf_counter() - start) | {"forwards": passes + len(steps) - 1}

@@ -578,3 +578,34 @@ def test_next_tokens():
     assert torch.equal(next_tokens(x, 0, None), x.argmax(-1))
     expected = torch.multinomial((x / 0.7).softmax(-1), 1, generator=generator(1))[:, 0]
     assert torch.equal(next_tokens(x, 0.7, generator(1)), expected)
+
+
+def test_the_stream_ends_whatever_happens(model):
+    """A reader of the stream waits for end(): it comes also when a step raises."""
+
+    class Stream:
+        ended = 0
+
+        def put(self, value):
+            pass
+
+        def end(self):
+            self.ended += 1
+
+    def broken(step):
+        raise RuntimeError("on purpose")
+
+    stream = Stream()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        generate(model, IDS, sampler(), max_new_tokens=C, on_step=broken, streamer=stream)
+    assert stream.ended == 1
+    with pytest.raises(ValueError, match="streamer: got int, takes an object with put"):
+        generate(model, IDS, sampler(), max_new_tokens=C, streamer=3)
+
+
+def test_kernels_are_chosen_one_by_one():
+    model = tiny().set_kernels(experts="loop")
+    model.set_kernels(fused_norm=True)
+    assert model.layers[0].experts.path == "loop" and model.layers[0].input_layernorm.fused
+    model.set_kernels(experts="grouped")
+    assert model.layers[0].experts.path == "grouped" and model.layers[0].input_layernorm.fused
