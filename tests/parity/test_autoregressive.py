@@ -21,10 +21,12 @@ LOGITS_TOLERANCE = 3e-5
 def language_model(reference: nn.Module) -> Gemma4ForCausalLM:
     """Gemma 4 with the encoder's weights, every one of them and no others."""
     text = {"final_logit_softcapping": 30.0} | reference.config.text_config.to_dict()  # left out where it is the default
-    same = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-            "head_dim", "sliding_window", "layer_types", "rope_parameters", "rms_norm_eps", "final_logit_softcapping",
-            "num_experts", "top_k_experts", "moe_intermediate_size", "max_position_embeddings", "pad_token_id",
-            "eos_token_id", "bos_token_id", "per_layer_config")  # fmt: skip
+    same = (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "head_dim", "sliding_window", "layer_types", "rope_parameters", "rms_norm_eps", "final_logit_softcapping",
+        "num_experts", "top_k_experts", "moe_intermediate_size", "max_position_embeddings", "pad_token_id", "eos_token_id",
+        "bos_token_id", "per_layer_config",
+    )  # fmt: skip
     config = Gemma4TextConfig(
         **{name: text[name] for name in same}, enable_moe_block=True, attention_k_eq_v=True, hidden_size_per_layer_input=0,
         num_kv_shared_layers=0,
@@ -58,7 +60,7 @@ def test_the_prompts_logits_are_equal_to_the_last_bit(trio) -> None:
 
 @torch.no_grad()
 def test_token_after_token_with_the_cache(trio) -> None:
-    """One query at a time Transformers folds the grouped heads into the query axis, so here the sums differ in the last bits."""
+    """For a single query Transformers folds grouped heads into the query axis, so the last bits of the sums differ."""
     gemma, model = trio
     length = model.config.sliding_window + 3
     ids, mask = tokens((3, length + 12), model.config.vocab_size), left_padding(length + 12, [0, 2, 4])

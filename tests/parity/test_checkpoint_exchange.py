@@ -11,13 +11,23 @@ import pytest
 import torch
 import transformers
 from reference import (
-    FULL, SHAPES, SLIDING, build, ours, read_by_transformers, reference_decode, reference_encode, tokens, wide_logits,
+    FULL,
+    SHAPES,
+    SLIDING,
+    build,
+    ours,
+    read_by_transformers,
+    reference_decode,
+    reference_encode,
+    tokens,
+    wide_logits,
 )  # fmt: skip
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, DiffusionGemmaConfig
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
-    DiffusionGemmaGenerationConfig, EntropyBoundSamplerConfig,
+    DiffusionGemmaGenerationConfig,
+    EntropyBoundSamplerConfig,
 )  # fmt: skip
 
 from diffgemma_lite import Config, DiffusionGemma, SamplerConfig, generate
@@ -41,7 +51,9 @@ def assert_same_model(reference: nn.Module, model: DiffusionGemma) -> None:
     ids, canvas = tokens((2, 21), c.vocab_size - 1), tokens((2, c.canvas_length), c.vocab_size, 1)
     belief = wide_logits((2, c.canvas_length, c.vocab_size))
     _, cache = reference_encode(reference, ids)
-    assert torch.equal(model.decode(canvas, model.encode(ids), belief), reference_decode(reference, canvas, cache, None, belief)[1])
+    assert torch.equal(
+        model.decode(canvas, model.encode(ids), belief), reference_decode(reference, canvas, cache, None, belief)[1]
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES_HERE)
@@ -178,5 +190,7 @@ def assert_defaults_generate_the_same(reference: nn.Module, model: DiffusionGemm
         torch.manual_seed(seed)
         new = reference.generate(ids).sequences[:, 20:]
         rest = {k: defaults[k] for k in ("max_new_tokens", "eos_token_id", "pad_token_id")}
-        out = generate(model, ids, SamplerConfig.from_defaults(defaults), generator=torch.Generator().manual_seed(seed), **rest)
+        out = generate(
+            model, ids, SamplerConfig.from_defaults(defaults), generator=torch.Generator().manual_seed(seed), **rest
+        )
         assert torch.equal(out.tokens, new[:, : out.tokens.shape[1]]) and not bool(new[:, out.tokens.shape[1] :].any())

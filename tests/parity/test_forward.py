@@ -8,8 +8,18 @@ from contextlib import nullcontext
 import pytest
 import torch
 from reference import (
-    SHAPES, build, forced_routing, left_padding, ours, read_by_transformers, recorded_routing, reference_decode,
-    reference_encode, relative, tokens, wide_logits,
+    SHAPES,
+    build,
+    forced_routing,
+    left_padding,
+    ours,
+    read_by_transformers,
+    recorded_routing,
+    reference_decode,
+    reference_encode,
+    relative,
+    tokens,
+    wide_logits,
 )  # fmt: skip
 from torch import Tensor, nn
 
@@ -79,7 +89,10 @@ def cases(c: Config, lengths: list[int]) -> Iterator[tuple[str, Tensor, Tensor |
     for length in lengths:
         for pads in (None, [0, length // 3, length - 1]):
             rows, mask = (1, None) if pads is None else (3, left_padding(length, pads))
-            ids, canvas = tokens((rows, length), c.vocab_size, length), tokens((rows, c.canvas_length), c.vocab_size, length + 1)
+            ids, canvas = (
+                tokens((rows, length), c.vocab_size, length),
+                tokens((rows, c.canvas_length), c.vocab_size, length + 1),
+            )
             belief, some = wide_logits((rows, c.canvas_length, c.vocab_size), length), torch.arange(rows) % 2 == 1
             yield f"prompt {length}, {rows} rows", ids, mask, canvas, [(None, None), (belief, None), (belief, some)]
 
@@ -127,12 +140,20 @@ def test_a_prompt_in_chunks_equals_the_references_growing_cache(pair, shape: str
         before = mine
         own, mine = model.encode_hidden(part, None if mask is None else mask[:, done - new : done], before)
         assert_equal(cache_pairs(theirs, mine) | {"encoder states": (own, states)}, f"{done} tokens")
-        own_logits, logits = model.decode(canvas, mine), reference_decode(reference, canvas, theirs, None if mask is None else mask[:, :done])[1]
+        own_logits, logits = (
+            model.decode(canvas, mine),
+            reference_decode(reference, canvas, theirs, None if mask is None else mask[:, :done])[1],
+        )
         assert_equal({"logits": (own_logits, logits)}, f"after {done} tokens")
         assert before is None or before.length == done - new, "the given cache was changed"
 
 
-KERNELS = [("grouped", False, "grouped_mm"), ("grouped", True, "eager"), ("loop", True, "eager"), ("loop", False, "grouped_mm")]
+KERNELS = [
+    ("grouped", False, "grouped_mm"),
+    ("grouped", True, "eager"),
+    ("loop", True, "eager"),
+    ("loop", False, "grouped_mm"),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

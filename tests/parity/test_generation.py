@@ -82,7 +82,10 @@ def test_three_canvases_equal_the_reference_token_for_token(pair, rows: int) -> 
     outs = [compare(reference, model, rows, SAMPLER, seed) for seed in SEEDS]
     canvas_stops = [stop for out in outs for canvas in out.canvas_stop for stop in canvas]
     reasons = [reason for out in outs for reason in out.stop_reason]
-    print({kind: canvas_stops.count(kind) for kind in sorted(set(canvas_stops))}, {r: reasons.count(r) for r in sorted(set(reasons))})
+    print(
+        {kind: canvas_stops.count(kind) for kind in sorted(set(canvas_stops))},
+        {r: reasons.count(r) for r in sorted(set(reasons))},
+    )
     assert {"stable", "steps"} <= set(canvas_stops)
     assert {"end_token", "length"} <= set(reasons)
     assert len({tuple(out.tokens.flatten().tolist()) for out in outs}) == len(outs)
@@ -196,5 +199,7 @@ def test_with_one_generator_per_row_a_row_does_not_know_its_batch(pair) -> None:
         unlike += len({tuple(c) for c in zip(*together.steps, strict=True)}) > 1
         for order in ([0], [1], [2], [2, 0, 1], [1, 0]):
             out = run(order, seed)
-            assert [row(out, i) for i in range(len(order))] == [row(together, b) for b in order], f"order {order}, seed {seed}"
+            assert [row(out, i) for i in range(len(order))] == [row(together, b) for b in order], (
+                f"order {order}, seed {seed}"
+            )
     assert unlike, "all rows took the same steps in every batch, so none was ever frozen"

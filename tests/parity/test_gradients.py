@@ -50,7 +50,9 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     model.zero_grad(set_to_none=True)
     loss.backward()
     found = {name: p.grad for name, p in (model if source is None else source.decoder).named_parameters()}
-    assert all(g is not None and bool(g.any()) for g in found.values()), [n for n, g in found.items() if g is None or not g.any()]
+    assert all(g is not None and bool(g.any()) for g in found.values()), [
+        n for n, g in found.items() if g is None or not g.any()
+    ]
     return found
 
 
@@ -90,13 +92,20 @@ class Example:
 def mixed_batch(model) -> Batch:
     """Rows of other lengths, other starts, noise levels, unlabelled tails; some told what the first pass believed."""
     c = model.config
-    sizes = [(5, 3 * c.canvas_length, True), (c.sliding_window + 4, 11, True), (2, 7, False), (9, 2 * c.canvas_length + 3, False)]
+    sizes = [
+        (5, 3 * c.canvas_length, True),
+        (c.sliding_window + 4, 11, True),
+        (2, 7, False),
+        (9, 2 * c.canvas_length + 3, False),
+    ]
     examples = [
         Example(tokens((1, p), c.vocab_size, i)[0].tolist(), tokens((1, r), c.vocab_size, 10 + i)[0].tolist(), complete)
         for i, (p, r, complete) in enumerate(sizes)
     ]
-    batch = collate(examples, range(len(examples)), canvas_length=c.canvas_length, vocab_size=c.vocab_size, eos=c.eos_token_id,
-                    pad=c.pad_token_id, seed=3, epoch=0)  # fmt: skip
+    batch = collate(
+        examples, range(len(examples)), canvas_length=c.canvas_length, vocab_size=c.vocab_size, eos=c.eos_token_id,
+        pad=c.pad_token_id, seed=3, epoch=0,
+    )  # fmt: skip
     assert batch.start.unique().numel() > 2 and batch.self_conditioned.unique().numel() == 2
     assert not bool(batch.labelled.all()) and not bool(batch.real.all())
     return batch
@@ -152,7 +161,9 @@ def detached_cache(patch: pytest.MonkeyPatch) -> None:
 
     def encode_hidden(self, *args):
         states, cache = right(self, *args)
-        return states, replace(cache, keys=tuple(k.detach() for k in cache.keys), values=tuple(v.detach() for v in cache.values))
+        return states, replace(
+            cache, keys=tuple(k.detach() for k in cache.keys), values=tuple(v.detach() for v in cache.values)
+        )
 
     patch.setattr(DiffusionGemma, "encode_hidden", encode_hidden)
 

@@ -79,7 +79,9 @@ def diagonal_band(_model: DiffusionGemma, patch: Patch) -> None:
         read = cache.length - sliding.first
         band = torch.arange(read)[None, :] >= torch.arange(canvas)[:, None]
         band = F.pad(band, (0, canvas), value=True)
-        return out | {attention.SLIDING: replace(sliding, allowed=band if sliding.allowed is None else sliding.allowed & band)}
+        return out | {
+            attention.SLIDING: replace(sliding, allowed=band if sliding.allowed is None else sliding.allowed & band)
+        }
 
     patch.setattr(model_module, "decoder_masks", masks)
 
@@ -102,9 +104,13 @@ def padding_ignored_by(side: str) -> Callable[[DiffusionGemma, Patch], None]:
     def mutate(_model: DiffusionGemma, patch: Patch) -> None:
         right = getattr(attention, f"{side}_masks")
         if side == "encoder":
-            patch.setattr(model_module, "encoder_masks", lambda c, cache, new, mask, device: right(c, cache, new, None, device))
+            patch.setattr(
+                model_module, "encoder_masks", lambda c, cache, new, mask, device: right(c, cache, new, None, device)
+            )
         else:
-            patch.setattr(model_module, "decoder_masks", lambda c, cache, canvas: right(c, replace(cache, mask=None), canvas))
+            patch.setattr(
+                model_module, "decoder_masks", lambda c, cache, canvas: right(c, replace(cache, mask=None), canvas)
+            )
 
     return mutate
 
@@ -174,7 +180,10 @@ def swapped(*names: str) -> Callable[[DiffusionGemma, Patch], None]:
 
 def scores_divided(_model: DiffusionGemma, patch: Patch) -> None:
     right = F.scaled_dot_product_attention
-    wrong = lambda q, k, v, *a, scale, **kw: right(q, k, v, *a, scale=q.shape[-1] ** -0.5, **kw)  # noqa: E731
+
+    def wrong(q: Tensor, *args, scale: float, **kwargs) -> Tensor:
+        return right(q, *args, scale=q.shape[-1] ** -0.5, **kwargs)
+
     patch.setattr(F, "scaled_dot_product_attention", wrong)
 
 
@@ -220,7 +229,11 @@ def zero_logits_instead_of_no_signal(model: DiffusionGemma, patch: Patch) -> Non
 
 def self_conditioning_mask_ignored(_model: DiffusionGemma, patch: Patch) -> None:
     right = DiffusionGemma.decode_hidden
-    patch.setattr(DiffusionGemma, "decode_hidden", lambda self, canvas, cache, belief=None, mask=None: right(self, canvas, cache, belief))
+    patch.setattr(
+        DiffusionGemma,
+        "decode_hidden",
+        lambda self, canvas, cache, belief=None, mask=None: right(self, canvas, cache, belief),
+    )
 
 
 def no_post_norm_without_signal(_model: DiffusionGemma, patch: Patch) -> None:
@@ -258,8 +271,8 @@ MUTATIONS: dict[str, tuple[Callable[[DiffusionGemma, Patch], None], float]] = {
     "per-expert scale ignored": (ones_in("per_expert_scale"), 1.0),
     "router scale ignored": (ones_in("scale"), 1.0),
     "router weights not renormalised": (router_weights_not_renormalised, 1e-4),  # a norm follows: only its epsilon sees this
-    "experts and dense MLP read each other's norm": (swapped("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 1.0),
-    "norms after experts and dense MLP swapped": (swapped("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"), 1.0),
+    "experts and dense MLP swap their norms": (swapped("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 1.0),
+    "and the norms after them": (swapped("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"), 1.0),
     "scores divided by sqrt(Hd)": (scores_divided, 1.0),
     "value norm missing": (value_norm_missing, 1.0),
     "full layers' values from normed, rotated keys": (full_values_from_normed_keys, 1.0),
