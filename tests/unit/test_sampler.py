@@ -196,6 +196,15 @@ def test_one_generator_per_row_makes_rows_independent(draw):
         assert torch.equal(draw_tokens(x[order], [generator(i) for i in order], draw), together[order])
 
 
+def test_a_cumulative_sum_that_ends_below_one(monkeypatch):
+    """Rounding leaves some sums short of 1; the largest uniform number must still fall on a token that can be drawn."""
+    monkeypatch.setattr(torch, "rand", lambda *shape, generator, device: torch.full(shape[0], 1 - 2**-24))
+    x = logits_of(shape=(1, 500, V))
+    x[..., 60:] = -math.inf
+    assert (x.softmax(-1).cumsum(-1)[..., -1] < 1 - 2**-24).any()
+    assert draw_tokens(x, None, "cdf").max() < 60
+
+
 def test_an_unknown_draw_is_refused():
     with refused("draw", "'rase'", "'race'"):
         draw_tokens(logits_of(), generator(), "rase")
