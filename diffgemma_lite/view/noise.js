@@ -66,7 +66,14 @@ function makeShare(data, path, seek) {
 function makePath(data, path, index, seek) {
   const runs = data.texts.map((text) => visibleRuns(text));
   const cells = data.clean.map((_, p) =>
-    h("span", { class: "cell", role: "option", tabindex: "-1", "data-p": p, "data-panel": index, "aria-selected": "false" }),
+    h("span", {
+      class: "cell",
+      role: "option",
+      tabindex: "-1",
+      "data-p": p,
+      "data-panel": index,
+      "aria-selected": "false",
+    }),
   );
   const name = visibleLine(path.name);
   const grid = h("div", { class: "grid", role: "listbox", "aria-label": `Text under ${name}` }, ...cells);
@@ -77,10 +84,12 @@ function makePath(data, path, index, seek) {
     held = new Array(cells.length).fill(-1);
   const el = h("div", { class: "panel" }, h("p", { class: "caption heading" }, h("b", {}, name), count), grid, text, share.el);
 
-  // room for the most lines of any level, so that nothing jumps while it plays
-  const lines = path.ids.map((row) => row.reduce((n, token) => n + data.texts[token].split("\n").length - 1, 1));
+  // room for the most lines of any level of any path, so that nothing jumps while it plays
+  const rows = data.paths.flatMap((each) => each.ids);
+  const lines = rows.map((row) => row.reduce((n, token) => n + data.texts[token].split("\n").length - 1, 1));
   text.style.setProperty("--lines", Math.min(9, Math.max(2, ...lines)));
 
+  const masks = path.marks.some((row) => row.includes(2));
   const changed = (f) => path.marks[f].filter((m) => m === 1 || m === 2).length;
   // the mark that is shown: without marks only a mask gives itself away
   const markAt = (f, p, plain) => (plain && path.marks[f][p] !== 2 ? "unchanged" : MARKS[path.marks[f][p]]);
@@ -102,7 +111,7 @@ function makePath(data, path, index, seek) {
     });
     text.replaceChildren(...readable(f));
     share.draw(f);
-    const verb = path.marks.some((row) => row.includes(2)) ? "masked" : "changed";
+    const verb = masks ? "masked" : "changed";
     count.textContent = plain ? `${cells.length} positions` : `${changed(f)} of ${cells.length} ${verb}`;
   }
   // running text; a mask is a box, everything else is what its token says
@@ -126,7 +135,7 @@ function makePath(data, path, index, seek) {
   }
   const label = (f, p) => ({ mark: MARKS[path.marks[f][p]], runs: runs[path.ids[f][p]] });
   const first = (p) => path.marks.findIndex((row) => row[p] !== 0);
-  return { el, grid, cells, draw, changed, label, first, name };
+  return { el, grid, cells, draw, changed, label, first, name, masks };
 }
 
 // ---- every level in numbers, for who cannot or does not want to scrub -------------------------------------------------
@@ -277,7 +286,8 @@ function makeNoise(root, data) {
       const { mark, runs } = panel.label(view.f, p),
         f = panel.first(p);
       const when = f < 0 ? "never noised" : `first noise at ${level(data.levels[f])}`;
-      const known = mark === "masked" ? "masked, and it shows" : view.plain ? "changed or not? Nothing says so" : WORDS[mark];
+      const unmarked = panel.masks ? "not a mask, so it is unchanged" : "changed or not? Nothing says so";
+      const known = mark === "masked" ? "masked, and it shows" : view.plain ? unmarked : WORDS[mark];
       const history = view.plain || data.levels[0] > data.levels[last] ? "" : ` (${when})`;
       return h("p", {}, `${panel.name}: `, token(runs), ` ${known}${history}`);
     });

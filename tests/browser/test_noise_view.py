@@ -69,11 +69,17 @@ def test_what_the_model_sees_gives_only_the_masks_away(open_page, noise_file, re
     assert states[: len(TEXT)] == ["unchanged"] * len(TEXT)
     assert [s == "masked" for s in states[len(TEXT) :]] == [m == MASKED for m in record.paths[1].marks[12]]
     everything = " ".join([*cells(page, "label"), *page.locator(".detail, .status").all_inner_texts()])
-    assert "changed," not in everything and "noised to itself" not in everything and "unchanged" not in everything
+    assert not [words for words in ("in the text", "noised to itself", ", unchanged", ", changed") if words in everything]
     hit = record.paths[0].marks[12].index(CHANGED)
     page.locator(f".cell[data-panel='0'][data-p='{hit}']").click()
     assert "Nothing says so" in page.locator(".detail").inner_text()
     assert "in the text" not in page.locator(".detail").inner_text()
+    clean = record.paths[1].marks[12].index(0)
+    page.locator(f".cell[data-panel='1'][data-p='{clean}']").click()
+    assert "absorbing-state: " in (words := page.locator(".detail").inner_text())
+    assert words.split("absorbing-state: ")[1].endswith("not a mask, so it is unchanged")
+    assert words.split("absorbing-state: ")[0].strip().endswith("Nothing says so")
+    page.locator(f".cell[data-panel='0'][data-p='{hit}']").click()
     page.locator("input[value=marked]").check(force=True)
     assert f"in the text: {visible(WORDS[TEXT[hit]])}" in page.locator(".detail").inner_text()
 
