@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..trace import Trace
-from .attention import attention_note, attention_payload, attention_table, has_attention
+from .attention import attention_note, attention_payload, attention_table
 from .host import OutputView, page, progressive_html
 from .noise_view import noise_view
 from .payload import reductions, trace_payload
@@ -70,14 +70,16 @@ def _fitted(traces: list[Trace], row: int, title: str, limit: int) -> str:
     cells = sum(int(c.steps[row]) * c.canvas.shape[2] for t in traces for c in t.canvases)
     limit = int(limit * max(1.0, cells / (48 * 256)))
     static = "<hr>".join(static_part(t, row, title) for t in traces)
-    plans = [(0.0, range(9))]
-    if any(has_attention(t, row) for t in traces):  # it may take a share of the page
-        plans = [(0.3, range(5)), (0.1, range(3, 9)), (0.0, range(6, 9))]
-    for share, levels in plans:
-        attention = [attention_payload(t, row, share * limit / len(traces)) for t in traces]
-        tables = "".join(attention_table(t, row) for t in traces) if share else ""
+    tables = "".join(attention_table(t, row) for t in traces)
+    plans = [(0, range(9))]
+    if tables:  # attention may take what the rest leaves, and a share of the page in any case
+        rest = progressive_html(static + tables, payload_of(traces, row, title, 0, [None] * len(traces)))
+        left = 0.97 * (limit - len(rest.encode()))
+        plans = [(max(left, 0.3 * limit), range(5)), (0.1 * limit, range(3, 9)), (0, range(6, 9))]
+    for room, levels in plans:
+        attention = [attention_payload(t, row, room / len(traces)) if room else None for t in traces]
         for level in levels:
-            output = progressive_html(static + tables, payload_of(traces, row, title, level, attention))
+            output = progressive_html(static + (tables if room else ""), payload_of(traces, row, title, level, attention))
             if len(output.encode()) <= limit:
                 return output
     return output

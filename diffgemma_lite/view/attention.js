@@ -93,10 +93,10 @@ export function makeAttention(mark) {
     cards = Array.from({ length: count }, (_, l) => {
       const kind = KINDS[kinds[l]] ? `, ${KINDS[kinds[l]]}` : "",
         input = h("input", { type: "radio", name: "layer", value: l, onchange: () => choose(l) }),
-        sum = h("output", {}),
+        sum = h("p", { class: "caption" }),
         list = h("ol", {});
       const head = h("label", {}, input, ` layer ${l + 1}${kind}`);
-      const card = h("div", { class: "layer" }, h("p", {}, head, sum), list);
+      const card = h("div", { class: "layer" }, head, list, sum);
       card.addEventListener("click", (event) => event.composedPath()[0] !== input && input.click());
       return { el: card, input, sum, list };
     });
@@ -130,14 +130,14 @@ export function makeAttention(mark) {
       const from = ((kept * C + p) * L + l) * A;
       const targets = Array.from({ length: A }, (_, a) => targetAt(trace, c, shown, at[from + a])),
         weights = targets.map((_, a) => weight[from + a]);
-      card.sum.textContent = A > 1 ? `sum ${percent(weights.reduce((a, b) => a + b, 0))}` : "";
+      card.sum.textContent = A > 1 ? `these ${A} carry ${percent(weights.reduce((a, b) => a + b, 0))}` : "";
       card.list.replaceChildren(
         ...targets.map((t, a) =>
           h(
             "li",
             { "data-at": at[from + a], "data-weight": weights[a] },
             h("b", {}, `${a + 1}`),
-            h("span", {}, t.p === p && t.c === c ? `${t.words}, itself` : t.words),
+            h("span", {}, t.p === p && t.c === c ? `itself, ${p}` : t.words),
             t.token < 0 && t.prompt !== undefined ? h("code", {}, "…") : tokenName(trace, t.token),
             h("output", {}, percent(weights[a])),
           ),

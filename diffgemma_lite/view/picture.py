@@ -9,10 +9,12 @@ import argparse
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ..trace import Trace
-from . import player_html
+from . import player
+from .host import page
 
 
 def find_browser() -> str:
@@ -24,24 +26,39 @@ def find_browser() -> str:
     return found
 
 
-def picture(trace: Trace, path: str | Path, *, step: int = 1, dark: bool = False, width: int = 1000, title: str | None = None) -> Path:
-    """Open the player in a headless browser, go to denoising step `step` (1 is the first) and save a PNG."""
+def shoot(markup: str, path: str | Path, act: Callable, *, dark: bool = False, width: int = 1000) -> Path:
+    """Open a page in a headless browser, let `act(tab)` bring its view where it should be, and save a PNG of all of it."""
     from playwright.sync_api import sync_playwright
 
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     as_root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
-        page_file = player_html(trace, Path(folder) / "player.html", title=title)
+        file = Path(folder) / "page.html"
+        file.write_text(markup, encoding="utf-8")
         browser = play.chromium.launch(executable_path=find_browser(), args=as_root)
-        page = browser.new_page(viewport={"width": width, "height": 600}, color_scheme="dark" if dark else "light", device_scale_factor=1.5)
-        page.goto(page_file.as_uri())
-        slider = page.locator("input[type=range]").first
-        slider.wait_for()
-        slider.fill(str(int(slider.get_attribute("min") or 0) + step - 1))
-        page.screenshot(path=str(path), full_page=True)
+        size, scheme = {"width": width, "height": 300}, "dark" if dark else "light"
+        tab = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1.5)
+        tab.goto(file.as_uri())
+        tab.locator("[data-live=yes]").wait_for()
+        act(tab)
+        tab.screenshot(path=str(path), full_page=True)
         browser.close()
     return path
+
+
+def slide(tab, value: int) -> None:
+    """Put the view's slider at a value."""
+    set_it = "(range, value) => { range.value = value; range.dispatchEvent(new Event('input')); }"  # and no focus ring on it
+    tab.locator("input[type=range]").first.evaluate(set_it, value)
+
+
+def picture(
+    trace: Trace, path: str | Path, *, step: int = 1, dark: bool = False, width: int = 1000, title: str | None = None
+) -> Path:
+    """The player at denoising step `step` (1 is the first)."""
+    title = title or "Canvas player"
+    return shoot(page(player(trace, title=title).html, title), path, lambda p: slide(p, step - 1), dark=dark, width=width)
 
 
 def main(arguments: list[str] | None = None) -> None:

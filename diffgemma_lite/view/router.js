@@ -80,6 +80,7 @@ function makeRouter(root, r) {
   const layers = Object.fromEntries(r.kept.map((layer, i) => [i, `${layer + 1}`]));
   const pick = (value) => {
     view.kept = Number(value);
+    view.e = r.index[at(r, view.kept, view.p, 0)];
     draw();
     live.textContent = status.textContent;
   };
