@@ -274,7 +274,7 @@ def test_a_full_canvas_opens_and_scrubs_in_time(open_page, page_file, tmp_path):
         return new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn))); }}; }}"""
     )
     best = [float("inf")] * 49
-    for n in range(2 * 49):
+    for n in range(4 * 49):
         start, frame_number = used(), n * 10 % 49  # far jumps: nearly every cell changes
         page.evaluate("n => window.go(n)", frame_number)
         best[frame_number] = min(best[frame_number], used() - start)
