@@ -52,12 +52,9 @@ def payload_of(traces: list[Trace], row: int, title: str, level: int = 0, attent
 
     attention: attention_payload of each trace; None keeps all there is.
     """
-    names = [str(t.meta.get("label", "")) for t in traces] if len(traces) == 1 else [
-        str(t.meta.get("label", letter)) for t, letter in zip(traces, "AB", strict=True)
-    ]  # fmt: skip
     attention = [attention_payload(t, row, float("inf")) for t in traces] if attention is None else attention
     packed = []
-    for trace, name, part in zip(traces, names, attention, strict=True):
+    for trace, name, part in zip(traces, _names(traces), attention, strict=True):
         levels = reductions(max(c.top_ids.shape[-1] for c in trace.canvases))
         packed.append(trace_payload(trace, row, levels[min(level, len(levels) - 1)], name, part))
         words = [packed[-1]["note"], attention_note(trace, row, part)]
@@ -65,11 +62,18 @@ def payload_of(traces: list[Trace], row: int, title: str, level: int = 0, attent
     return {"title": title, "ramp": RAMP, "traces": packed}
 
 
+def _names(traces: list[Trace]) -> list[str]:
+    """The labels; two traces always have one each."""
+    letters = ("",) if len(traces) == 1 else ("A", "B")
+    return [str(t.meta.get("label", letter)) for t, letter in zip(traces, letters, strict=True)]
+
+
 def _fitted(traces: list[Trace], row: int, title: str, limit: int) -> str:
     """The fullest form under the limit, which grows with the number of cells beyond 48 x 256."""
     cells = sum(int(c.steps[row]) * c.canvas.shape[2] for t in traces for c in t.canvases)
     limit = int(limit * max(1.0, cells / (48 * 256)))
-    static = "<hr>".join(static_part(t, row, title) for t in traces)
+    titles = [title] if len(traces) == 1 else [f"{title} ({name})" for name in _names(traces)]
+    static = "<hr>".join(static_part(t, row, words) for t, words in zip(traces, titles, strict=True))
     tables = "".join(attention_table(t, row) for t in traces)
     plans = [(0, range(9))]
     if tables:  # attention may take what the rest leaves, and a share of the page in any case

@@ -232,6 +232,14 @@ def test_a_row_that_took_no_step_has_nothing_to_play():
         player(trace, row=1)
 
 
+@pytest.mark.parametrize("labels", [("as published", "broken"), (None, None)])
+def test_two_traces_are_told_apart_without_script(labels):
+    first, second = (simulate(8, 3, seed=i, label=label) for i, label in enumerate(labels))
+    text = "".join(Reader(player(first, compare=second, title="Two runs").html).text)
+    for name, label in zip("AB", labels, strict=True):
+        assert f"Two runs ({label or name})" in text
+
+
 def test_rows_and_comparisons_are_told_apart():
     trace = simulate(8, 3, B=2)
     assert player(trace, row=0).html != player(trace, row=1).html
