@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import mimetypes
 import re
 from pathlib import Path
 
@@ -14,6 +16,7 @@ OFFLINE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_requirejs -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}"""
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
+PICTURE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*\bsrc=["'])((?!\w+:)[^)"'\s]+)([)"'\s])""")  # ![words](file), <img src="file">
 INDEX = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>
 <ul>
@@ -27,7 +30,7 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
     the script that typesets formulas; without it a page loads nothing, and formulas stay as they were typed."""
     from nbconvert import HTMLExporter
 
-    exporter = HTMLExporter(raw_template=OFFLINE + ("" if formulas else NO_FORMULAS), embed_images=True)
+    exporter = HTMLExporter(raw_template=OFFLINE + ("" if formulas else NO_FORMULAS))
     folder.mkdir(parents=True, exist_ok=True)
     written, rows = [], []
     for path in paths:
@@ -35,7 +38,8 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
         title = notebook.metadata.setdefault("title", heading(notebook) or path.stem)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":  # a link to another notebook becomes a link to its page
-                cell.source = re.sub(r"(\]\((?!\w+:)[^)\s]*)\.ipynb\b", r"\1.html", cell.source)
+                source = re.sub(r"(\]\((?!\w+:)[^)\s]*)\.ipynb\b", r"\1.html", cell.source)
+                cell.source = with_pictures(source, path.parent)
         body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})
         written.append(folder / f"{path.stem}.html")
         written[-1].write_text(body, encoding="utf-8")
@@ -43,6 +47,21 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
     written.append(folder / "index.html")
     written[-1].write_text(INDEX.format(title="diffgemma_lite", rows="\n".join(rows)), encoding="utf-8")
     return written
+
+
+def with_pictures(source: str, folder: Path) -> str:
+    """Markdown with the pictures it names, as files beside the notebook, put into it as data.
+
+    nbconvert can do that too, but it closes what a block of HTML leaves open, and so empties a <details> with a blank line.
+    """
+
+    def embed(match: re.Match) -> str:
+        kind, _ = mimetypes.guess_type(match[2])
+        if not (kind or "").startswith("image/") or not (folder / match[2]).is_file():
+            return match[0]
+        return f"{match[1]}data:{kind};base64,{base64.b64encode((folder / match[2]).read_bytes()).decode()}{match[3]}"
+
+    return PICTURE.sub(embed, source)
 
 
 def heading(notebook: NotebookNode) -> str | None:
