@@ -9,5 +9,8 @@ A NAME is a path or the beginning of a file name ("07"); none means all. Outputs
 two runs on two machines should be timings and last digits only. Unlike with `jupyter execute`, no widget state is stored:
 reopened, it would show an error where the static twin of the output belongs.
 
-execute.py runs and tidies, gate.py says what may not be committed, pages.py exports, __main__.py is the command.
+Run and tidy put a picture beside each plotly figure, drawn by kaleido in a Chrome or Chromium of this machine.
+
+execute.py runs and tidies, pictures.py draws, gate.py says what may not be committed, pages.py exports, __main__.py is the
+command.
 """

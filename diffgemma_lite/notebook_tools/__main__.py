@@ -13,6 +13,7 @@ from . import __doc__ as description
 from .execute import execute, find, tidy
 from .gate import faults
 from .pages import export
+from .pictures import add_pictures
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,9 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
     for path in paths:
         start = time.perf_counter()
         notebook = execute(path, given.timeout) if given.command == "run" else nbformat.read(str(path), as_version=4)
+        problems = []
         if given.command != "check":
-            nbformat.write(tidy(notebook), str(path))
-        problems = faults(notebook)
+            nbformat.write(tidy(notebook), str(path))  # what was run is kept, whatever becomes of the pictures
+            problems = add_pictures(notebook)
+            nbformat.write(notebook, str(path))
+        problems += faults(notebook)
         bad += bool(problems)
         print(f"{path.name}: {len(problems) or 'no'} fault{'s' * (len(problems) != 1)}, {time.perf_counter() - start:.1f} s")
         print("".join(f"  {problem}\n" for problem in problems), end="", flush=True)

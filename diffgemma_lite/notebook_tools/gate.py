@@ -11,6 +11,7 @@ from nbformat import NotebookNode
 from .execute import CELL_METADATA, METADATA, WIDGET, cell_ids, is_text
 
 MAX_OUTPUT = 300_000  # bytes of JSON one output may take
+PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
 MACHINE_PATH = re.compile(
     r"(?<![\w.~+/=-])/(?:home|root|Users|tmp|work|private|var/folders)(?:/|(?=['\"<\n]|$))|\b[A-Za-z]:\\+Users\\",
     re.MULTILINE,
@@ -54,6 +55,8 @@ def output_faults(output: NotebookNode) -> list[str]:
     data, found = output.get("data", {}), []
     if WIDGET in data:
         found.append("output holds a widget view, which a reader sees as an error (run tidy)")
+    if PLOTLY in data and PNG not in data:
+        found.append("output holds a plotly figure without a picture, which no page or slide shows (run tidy)")
     size = len(json.dumps(output, ensure_ascii=False).encode())
     if size > MAX_OUTPUT:
         found.append(f"output takes {size:,} bytes; {MAX_OUTPUT:,} are allowed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -33,6 +34,29 @@ def browser_path() -> str:
 # a kernel that dies leaves Run All waiting for ever
 WATCH_KERNEL = """window.jupyterapp.shell.currentWidget.sessionContext.statusChanged.connect((_, status) => {
   if (['dead', 'autorestarting', 'restarting', 'terminating'].includes(status) && !window.ran) window.ran = status; });"""
+
+
+COUNT_COLOURS = """async (data) => {
+  const image = new Image();
+  image.src = 'data:image/png;base64,' + data;
+  await image.decode();
+  const pen = new OffscreenCanvas(image.width, image.height).getContext('2d');
+  pen.drawImage(image, 0, 0);
+  const raw = pen.getImageData(0, 0, image.width, image.height).data, counts = {};
+  for (let i = 0; i < raw.length; i += 4) {
+    const name = ((raw[i] << 16) | (raw[i + 1] << 8) | raw[i + 2]).toString(16).padStart(6, '0');
+    counts[name] = (counts[name] ?? 0) + 1;
+  }
+  return [image.width, image.height, counts];
+}"""
+
+
+def colours(browser, png: bytes) -> tuple[int, int, dict[str, int]]:
+    """Width and height of a PNG in pixels, and how many of them have each colour ("ff0000")."""
+    page = browser.new_page()
+    width, height, counts = page.evaluate(COUNT_COLOURS, base64.b64encode(png).decode())
+    page.close()
+    return width, height, counts
 
 
 class Complaints:

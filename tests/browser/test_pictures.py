@@ -1,12 +1,21 @@
-"""The pictures in assets/figures come from a command; here it draws a made-up trace, light and dark."""
+"""Pictures that come from a command: of a view of a made-up trace, and of the plotly figures of a notebook."""
 
 from __future__ import annotations
 
+import base64
+import copy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
-from harness import ROOT, browser_path
+from harness import ROOT, browser_path, colours
+from nbformat.v4 import new_output
+from plotted import SVG, notebook_of, shown
 from simulated import simulate
+
+from diffgemma_lite.notebook_tools.gate import PLOTLY, PNG
+from diffgemma_lite.notebook_tools.pictures import add_pictures
+from diffgemma_lite.view import picture
 
 
 def test_the_command_draws_the_player_at_a_step(tmp_path):
@@ -15,9 +24,32 @@ def test_the_command_draws_the_player_at_a_step(tmp_path):
     made = {}
     for name, more in (("light", ["--step", "1"]), ("dark", ["--step", "1", "--dark"]), ("later", ["--step", "5"])):
         png = tmp_path / f"{name}.png"
-        command = [sys.executable, "-m", "diffgemma_lite.view.picture", str(trace), str(png), "--width", "600", *more]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=120)
+        given = [str(trace), str(png), "--width", "600", *more]
+        if name == "light":
+            command = [sys.executable, "-m", "diffgemma_lite.view.picture", *given]
+            subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+        else:  # the same without the seconds that a new Python takes; playwright wants a thread without an event loop
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(picture.main, given).result()
         data = made[name] = png.read_bytes()
         assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == 900  # one and a half times the width
         assert int.from_bytes(data[20:24]) > 600  # the whole page, not only what a window shows
     assert len(set(made.values())) == 3
+
+
+def test_each_plotly_figure_of_a_notebook_gets_its_picture(chromium):
+    notebook = notebook_of(shown(), shown(sliders=True, page=SVG), new_output("stream", text="words"))
+    before = copy.deepcopy(notebook)
+    assert add_pictures(notebook) == []
+    plain, slid = (cell.outputs[0] for cell in notebook.cells[:2])
+    for output in (plain, slid):
+        width, height, counts = colours(chromium, base64.b64decode(output.data[PNG]))
+        assert (width, height) == (400 * 1.5, 300 * 1.5)
+        assert counts["0000ff"] > 0.2 * width * height and counts["ff0000"] > 1000
+        assert output.metadata[PNG] == {"width": 400, "height": 300, "alt": "A red line"}
+    assert slid.data["text/html"] == SVG.replace("svg+xml;base64,PHN2Zy8+", f"png;base64,{slid.data[PNG]}")
+    for cell, earlier in zip(notebook.cells[:2], before.cells, strict=False):
+        assert cell.outputs[0].data[PLOTLY] == earlier.outputs[0].data[PLOTLY]  # the figure itself keeps its sliders
+    assert notebook.cells[2] == before.cells[2]
+    once = copy.deepcopy(notebook)
+    assert add_pictures(notebook) == [] and notebook == once

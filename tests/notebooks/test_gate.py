@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from diffgemma_lite.notebook_tools.execute import NOTEBOOKS, WIDGET, tidy
-from diffgemma_lite.notebook_tools.gate import MAX_OUTPUT, faults
+from diffgemma_lite.notebook_tools.gate import MAX_OUTPUT, PLOTLY, faults
 
 COURSE = sorted(NOTEBOOKS.glob("*.ipynb"))
 MACHINE = "path of the machine"
@@ -75,6 +75,7 @@ BAD = {
     "run out of order": (lambda n: (set_count(1, 2)(n), set_count(2, 1)(n)), "execution count is 2, not 1"),
     "error": (put(new_output("error", ename="KeyError", evalue="x", traceback=[])), "output is an error: KeyError: x"),
     "widget view": (put(page("<b>b</b>") | {"data": {WIDGET: {"model_id": "0"}}}), "widget view"),
+    "figure without a picture": (put(page({"data": [], "layout": {}}, PLOTLY)), "figure without a picture"),
     "too large": (put(page("x" * MAX_OUTPUT)), "bytes; 300,000 are allowed"),
     "script of a network": (put(page('<script src="https://cdn.example/x.js"></script>')), "external address"),
     "script without a scheme": (put(page('<script src="//cdn.example/x.js"></script>')), "external address"),
