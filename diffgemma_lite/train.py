@@ -22,7 +22,7 @@ from torch import Tensor
 from .config import Config
 from .loss import Batch, collate, lay_out, losses
 from .model import DiffusionGemma
-from .train_state import STATE, Diverged, load_state, mean_losses, save_state
+from .train_state import STATE, Diverged, data_identity, load_state, mean_losses, save_state, start_of
 
 __all__ = ["STATE", "BatchStream", "TrainConfig", "epoch_batches", "learning_rate_at", "make_optimizer", "save_state", "train"]
 
@@ -120,6 +120,7 @@ class BatchStream:
 
     def __init__(self, model: DiffusionGemma, examples: Sequence, config: TrainConfig):
         self.model, self.examples, self.config = model.config, examples, config
+        self.identity = data_identity(examples)
         _check_examples(examples, model.config)
         self.lengths = [len(e.prompt) + len(e.response) for e in examples]
         self.per_epoch = len(epoch_batches(self.lengths, config.batch_size, config.seed, 0))
@@ -145,12 +146,13 @@ def train(
     """Train in place and return the log (one dict every `log_every` steps, losses averaged over them).
 
     examples: a sequence whose items have prompt (ids), response (ids) and complete (bool). folder: where the checkpoint
-    and log.jsonl go; if it holds a checkpoint of the same configuration, training goes on from there, exactly.
+    and log.jsonl go; if it holds a checkpoint of the same configuration and data, training goes on from there, exactly.
     on_log(entry) returning True stops early, after a checkpoint. Interrupting (Ctrl-C) checkpoints too.
     """
     folder = None if folder is None else Path(folder)
     optimizer, stream = make_optimizer(model, config), BatchStream(model, examples, config)
-    step, log, sums = (0, [], []) if folder is None else load_state(folder, model, optimizer, config)
+    step, log, sums, starts = (0, [], [], []) if folder is None else load_state(folder, model, optimizer, config, stream.identity)
+    about = {"data": stream.identity, "starts": [*starts, start_of(step, model)]}
     loss_of = torch.compile(losses, dynamic=False) if config.compile else losses
     device, t0 = model.device.type, time.perf_counter()
     spent = log[-1]["seconds"] if log else 0.0
@@ -181,7 +183,7 @@ def train(
                     bar.set_postfix_str(f"denoising {entry['denoising']:.3f} encoder {entry['encoder']:.3f}", refresh=False)
                 stopped = on_log is not None and bool(on_log(entry))
             if folder is not None and (step % config.checkpoint_every == 0 or stopped):
-                save_state(folder, model, optimizer, step, log, config, sums)
+                save_state(folder, model, optimizer, step, log, config, sums, **about)
                 saved = step
             if bar is not None:
                 bar.update()
@@ -192,7 +194,7 @@ def train(
         if bar is not None:
             bar.close()
         if folder is not None and whole and step != saved:
-            save_state(folder, model, optimizer, step, log, config, sums)
+            save_state(folder, model, optimizer, step, log, config, sums, **about)
     model.eval()
     return log
 

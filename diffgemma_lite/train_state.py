@@ -1,12 +1,17 @@
 """The checkpoint of a training run: weights, moments, step and log in one safetensors file that appears whole or not at all.
 
-What is not a number is never written, so the last good state survives a run that diverges, as it survives a kill.
+What is not a number is never written, so the last good state survives a run that diverges, as it survives a kill. A run goes
+on only with the model, the TrainConfig and the data it began with; the machine may be another, and the state says which it was.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
+import platform
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,10 +38,34 @@ def mean_losses(sums: Sequence[Tensor], step: int) -> list[float]:
     return means
 
 
-def save_state(folder: Path, model, optimizer, step: int, log: list[dict], config, sums: Sequence[Tensor] = ()) -> None:
-    """Write the state; the log also as JSON lines beside it. sums: the losses since the last log entry.
+def data_identity(examples: Sequence) -> dict:
+    """{"examples", "blake2b"}: their number, and a digest of every id, in order. Errors: ValueError for ids that are no integers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for n, e in enumerate(examples):
+        try:
+            prompt, response = array("q", e.prompt), array("q", e.response)
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"examples: number {n} has ids that are no integers ({error}), takes lists of token ids") from error
+        digest.update(array("q", (len(prompt), len(response), bool(e.complete))).tobytes() + prompt.tobytes() + response.tobytes())
+    return {"examples": len(examples), "blake2b": digest.hexdigest()}
 
-    Errors: Diverged if those are not finite, before anything is written.
+
+def start_of(step: int, model) -> dict:
+    """Where training goes on from `step`: what a card has to say about the machine."""
+    return {
+        "step": step, "python": platform.python_version(), "torch": torch.__version__, "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(), "device": model.device.type, "machine": platform.machine(),
+    }  # fmt: skip
+
+
+def save_state(
+    folder: Path, model, optimizer, step: int, log: list[dict], config, sums: Sequence[Tensor] = (), *,
+    data: dict | None = None, starts: Sequence[dict] = (),
+) -> None:  # fmt: skip
+    """Write the state; the log also as JSON lines beside it.
+
+    sums: the losses since the last log entry; data: what `data_identity` says; starts: one `start_of` for each time the run
+    was started. Errors: Diverged if the sums are not finite, before anything is written.
     """
     tensors = {f"model.{k}": v.detach().contiguous() for k, v in model.state_dict().items()}
     if sums:
@@ -46,38 +75,49 @@ def save_state(folder: Path, model, optimizer, step: int, log: list[dict], confi
         tensors |= {f"adam.{k}.{name}": v for k, v in optimizer.state.get(p, {}).items()}
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / (STATE + ".partial")
-    save_file(tensors, partial, metadata={"step": str(step), "log": json.dumps(log)} | _identity(model, config))
+    about = {"step": str(step), "log": json.dumps(log), "starts": json.dumps(list(starts))}
+    save_file(tensors, partial, metadata=about | _identity(model, config, data))
     partial.chmod(0o644)  # the library makes it readable by its owner only
     partial.replace(folder / STATE)
     lines = "".join(json.dumps(entry) + "\n" for entry in log)
     (folder / "log.jsonl").write_text(lines, encoding="utf-8")
 
 
-def _identity(model, config) -> dict[str, str]:
-    """What has to be the same for a run to go on: how it trains, and what."""
-    return {"config": json.dumps(asdict(config), sort_keys=True), "model": json.dumps(asdict(model.config), sort_keys=True)}
+def _identity(model, config, data: dict | None) -> dict[str, str]:
+    """What has to be the same for a run to go on: how it trains, what, and on what."""
+    parts = {"config": asdict(config), "model": asdict(model.config), "data": data}
+    return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
 
 
-def load_state(folder: Path, model, optimizer, config) -> tuple[int, list[dict], list[Tensor]]:
-    """Fill model and optimizer from the state, if there is one. Returns its step, its log and the losses not yet in the log.
+def read_state(path: Path, device: str = "cpu") -> tuple[dict[str, str], dict[str, Tensor]]:
+    """(metadata, tensors) of a state. Errors: ValueError for a file that is not whole."""
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            meta, stored = file.metadata() or {}, {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"folder: {path} is not a whole checkpoint ({error}); takes one, or another folder") from error
+    if not {"step", "log", "starts", "config", "model", "data"} <= meta.keys():
+        raise ValueError(f"folder: {path} is not a checkpoint of a training run; takes one, or another folder")
+    return meta, stored
 
-    Errors: ValueError for a file that is not whole, or of a run with another TrainConfig or Config.
+
+def load_state(folder: Path, model, optimizer, config, data: dict | None = None) -> tuple[int, list[dict], list[Tensor], list[dict]]:
+    """Fill model and optimizer from the state, if there is one. Returns its step, log, losses not yet in the log, and starts.
+
+    Errors: ValueError for a file that is not whole, or of a run with another TrainConfig, Config or data.
     """
     path = folder / STATE
     if not path.exists():
-        return 0, [], []
-    try:
-        with safe_open(path, framework="pt", device=str(model.device)) as file:
-            meta = file.metadata() or {}
-            stored = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"folder: {path} is not a whole checkpoint ({error}); takes one, or another folder") from error
-    for name, wanted in _identity(model, config).items():
-        if "step" not in meta or meta.get(name, wanted) != wanted:
+        return 0, [], [], []
+    meta, stored = read_state(path, str(model.device))
+    for name, wanted in _identity(model, config, data).items():
+        if meta[name] != wanted and name == "data":
+            raise ValueError(f"examples: are {wanted}, but {folder} holds a run on {meta[name]}; takes the same data, or another folder")
+        if meta[name] != wanted:
             kind = {"config": "TrainConfig", "model": "Config"}[name]
-            raise ValueError(f"folder: {folder} holds a run with another {kind} ({meta.get(name)}); takes the same, or another folder")
+            raise ValueError(f"folder: {folder} holds a run with another {kind} ({meta[name]}); takes the same, or another folder")
     model.load_state_dict({k.removeprefix("model."): v for k, v in stored.items() if k.startswith("model.")})
     for name, p in model.named_parameters():
         if f"adam.step.{name}" in stored:
             optimizer.state[p] = {k: stored[f"adam.{k}.{name}"] for k in _MOMENTS}
-    return int(meta["step"]), json.loads(meta["log"]), list(stored.get("log.sums", ()))
+    return int(meta["step"]), json.loads(meta["log"]), list(stored.get("log.sums", ())), json.loads(meta["starts"])

@@ -16,6 +16,7 @@ from tiny import C, V, Example, generator, random_ids
 from diffgemma_lite import Config, DiffusionGemma, SamplerConfig, generate, train_state
 from diffgemma_lite.train import (STATE, BatchStream, TrainConfig, epoch_batches, learning_rate_at, make_optimizer,
                                   save_state, train)
+from diffgemma_lite.train_state import data_identity
 
 PLAN = dict(steps=9, batch_size=4, checkpoint_every=4, log_every=3, warmup_steps=3)
 
@@ -174,6 +175,49 @@ def test_resume_with_another_model_is_refused(tmp_path, change):
         run(tmp_path, model=DiffusionGemma(Config.preset("tiny", **change)))
 
 
+def changed(how: str) -> list[Example]:
+    data = examples()
+    if how == "a token":
+        data[5].response[2] += 1
+    elif how == "where the prompt ends":
+        data[5].response.insert(0, data[5].prompt.pop())
+    elif how == "complete":
+        data[5].complete = not data[5].complete
+    elif how == "order":
+        data[0], data[1] = data[1], data[0]
+    else:
+        data.pop()
+    return data
+
+
+@pytest.mark.parametrize("how", ["a token", "where the prompt ends", "complete", "order", "one less"])
+def test_resume_on_other_data_is_refused(tmp_path, how):
+    run(tmp_path, on_log=lambda entry: True)
+    before = (tmp_path / STATE).read_bytes()
+    with pytest.raises(ValueError, match="^examples: are .*but .* holds a run on .*takes the same data, or another folder"):
+        train(fresh(), changed(how), TrainConfig(**PLAN), folder=tmp_path, progress=False)
+    assert (tmp_path / STATE).read_bytes() == before
+
+
+def test_the_digest_of_the_data_is_that_of_its_ids_whatever_holds_them():
+    plain = data_identity(examples())
+    assert plain == data_identity([Example(torch.tensor(e.prompt), tuple(e.response), e.complete) for e in examples()])
+    assert plain["examples"] == 14 and len({data_identity(changed(h))["blake2b"] for h in ("order", "complete", "a token")}) == 3
+
+
+def test_each_start_is_in_the_state_with_its_machine(tmp_path, monkeypatch):
+    """A run that is resumed elsewhere: the state says from which step on, and a finished run adds nothing."""
+    run(tmp_path, on_log=lambda entry: entry["step"] == 3)
+    first = json.loads(_meta(tmp_path)["starts"])
+    assert [s["step"] for s in first] == [0] and first[0]["torch"] == torch.__version__
+    assert first[0]["cores"] == os.cpu_count() and first[0]["threads"] == torch.get_num_threads()
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    run(tmp_path)
+    run(tmp_path)
+    starts = json.loads(_meta(tmp_path)["starts"])
+    assert [(s["step"], s["cores"]) for s in starts] == [(0, first[0]["cores"]), (3, 64)]
+
+
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
 def test_a_broken_checkpoint_is_refused_and_left_alone(tmp_path, content):
     if content is None:  # cut in the middle
@@ -242,12 +286,14 @@ BAD_EXAMPLES = {
     "an empty prompt": ([*examples(), Example([], [5])], "number 14 has an empty prompt"),
     "an id outside the vocabulary": ([*examples(), Example([5], [V])], f"number 14 has ids from 1 to {V}"),
     "a negative id": ([Example([5, -1], [7])], "number 0 has ids from -1 to 7"),
+    "half a token": ([*examples(), Example([5], [6.5])], "number 14 has ids that are no integers"),
+    "text": ([Example("def f", [7])], "number 0 has ids that are no integers"),
     "longer than the position limit": ([Example([5] * 500, [6] * C)], "number 0 takes 516 positions"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_EXAMPLES)
-def test_bad_examples_are_named_before_the_first_step(tmp_path, case):
+def test_bad_examples_are_named_before_the_first_step(unchecked, tmp_path, case):
     data, part = BAD_EXAMPLES[case]
     with pytest.raises(ValueError, match=f"^examples: {part}.*takes"):
         train(fresh(), data, TrainConfig(**PLAN), folder=tmp_path, progress=False)
