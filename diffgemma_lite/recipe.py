@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import shutil
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from .config import Config
 from .evaluate import evaluate, sample_report
 from .model import DiffusionGemma
 from .sampler import SamplerConfig
 from .train import STATE, TrainConfig, train
+from .train_state import read_state
 
 HELD_OUT_EXAMPLES, SAMPLED_PROMPTS = 1000, 32
 
@@ -69,9 +68,8 @@ def train_recipe(recipe: str | Path, out: str | Path) -> None:
 def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     """Evaluate the trained weights on held-out modules and write model, log, scores and card beside the recipe."""
     it, out = Recipe(recipe), Path(out)
-    model = it.new_model()
-    with safe_open(out / STATE, framework="pt") as file:
-        model.load_state_dict({k.removeprefix("model."): file.get_tensor(k) for k in file.keys() if k.startswith("model.")})
+    model, (meta, stored) = it.new_model(), read_state(out / STATE)
+    model.load_state_dict({k.removeprefix("model."): t for k, t in stored.items() if k.startswith("model.")})
     model.generation_defaults = it.plan["generation"]
     model.to(torch.bfloat16).to(torch.float32)  # the scores are those of the weights as they are stored
     folder, held_out = it.path.parent, it.examples("validation")
@@ -83,11 +81,28 @@ def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     shutil.copy(out / "log.jsonl", folder / "log.jsonl")
     (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    (folder / "README.md").write_text(model_card(it, model, scores, log, len(it.examples("train"))), encoding="utf-8")
+    run = {name: json.loads(meta[name]) for name in ("data", "starts")}
+    (folder / "README.md").write_text(model_card(it, model, scores, log, **run), encoding="utf-8")
 
 
-def model_card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict], examples: int) -> str:
-    """The card as text; every number in it comes from the run."""
+def where_trained(starts: list[dict]) -> str:
+    """One line for each machine and set of versions that the run was started on, in order."""
+
+    def named(start: dict) -> str:
+        versions = f"Python {start['python']}, torch {start['torch'].split('+')[0]}"
+        return f"{start['cores']} cores ({start['machine']}), {start['threads']} threads, {start['device']}; {versions}"
+
+    parts: list[tuple[int, str]] = []
+    for start in starts:
+        if not parts or parts[-1][1] != named(start):
+            parts.append((start["step"], named(start)))
+    if len(parts) == 1:
+        return parts[0][1]
+    return "; then ".join(f"from step {step:,} on {name}" for step, name in parts)
+
+
+def model_card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict], data: dict, starts: list[dict]) -> str:
+    """The card as text; every number in it comes from the run. data and starts: as the training state holds them."""
 
     def shown(x: dict) -> str:
         return f"{x['mean']:.3f} ± {x['half_width']:.3f} (n = {x['n']:,})"
@@ -102,15 +117,15 @@ useful programmer.
 - **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16; {it.config.num_hidden_layers} layers, width
   {it.config.hidden_size}, {it.config.num_experts} experts of which {it.config.top_k_experts} work for each token, canvas
   {it.config.canvas_length}, vocabulary {it.config.vocab_size:,}.
-- **Data**: the source and docstrings of Python's own standard library, as installed with Python {platform.python_version()}
-  (Python Software Foundation License); {examples:,} training examples. Held-out modules, not held-out lines: see
-  `diffgemma_lite/data/python_corpus.py`. The example counts differ with the Python version.
-- **Recipe**: `recipe.json`, {last['step']:,} steps of {it.training.batch_size} canvases; {last['seconds'] / 60:.0f} minutes on a
-  machine with {os.cpu_count()} cores; torch {torch.__version__.split('+')[0]}, {it.training.precision}.
-  Log: `log.jsonl`. Seed {it.training.seed}.
+- **Data**: the source and docstrings of Python's own standard library, as installed with Python {starts[0]['python']}
+  (Python Software Foundation License); {data['examples']:,} training examples (BLAKE2b of their ids {data['blake2b']}). Held-out
+  modules, not held-out lines: see `diffgemma_lite/data/python_corpus.py`. The example counts differ with the Python version.
+- **Recipe**: `recipe.json`, {last['step']:,} steps of {it.training.batch_size} canvases; {last['seconds'] / 60:.0f} minutes,
+  {it.training.precision}. Log: `log.jsonl`. Seed {it.training.seed}.
+- **Trained on**: {where_trained(starts)}
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{it.path.parent.name}/recipe.json runs/again`
 
-## Held-out modules (validation split), 95% intervals
+## Held-out modules (validation split, Python {platform.python_version()}), 95% intervals
 
 Last training losses (nats, mean of {it.training.log_every} steps): denoising {last['denoising']:.3f}, encoder {last['encoder']:.3f}.
 

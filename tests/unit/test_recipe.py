@@ -1,6 +1,7 @@
 """The documented path of a shipped model, on a tiny one: train, finish (evaluate, save, card), reload, generate."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from diffgemma_lite import recipe as recipes
 from diffgemma_lite.data import python_corpus
 from diffgemma_lite.data.python_corpus import Example
 from diffgemma_lite.evaluate import evaluate, mean_and_interval
+from diffgemma_lite.train import train
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small"
 
@@ -44,10 +46,34 @@ def test_train_finish_reload_generate(tiny_recipe, tmp_path, capsys):
     assert [entry["step"] for entry in log] == [2, 4]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"{scores['held_out']['encoder']['mean']:.3f}" in card and "Python Software Foundation" in card
+    assert f"{os.cpu_count()} cores" in card and f"torch {torch.__version__.split('+')[0]}" in card and "16 training" in card
     model = DiffusionGemma.from_pretrained(folder)
     assert model.dtype == torch.bfloat16
     out = generate(model, torch.tensor([[2, 3, 40]]), SamplerConfig.from_defaults(model.generation_defaults), max_new_tokens=8)
     assert out.tokens.shape == (1, 8) and out.steps == [[3]]
+
+
+def test_the_card_tells_the_machines_that_trained_not_the_one_that_finishes(tiny_recipe, tmp_path, monkeypatch):
+    """Half of the run on one machine, half on another, the card on a third."""
+    for cores, steps in ((7, 2), (9, 4)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(recipes, "train", lambda *a, on_log, steps=steps, **more: train(
+            *a, on_log=lambda entry: on_log(entry) or entry["step"] == steps, **more))  # fmt: skip
+        recipes.main(["train", str(tiny_recipe), str(tmp_path / "run")])
+    monkeypatch.setattr(os, "cpu_count", lambda: 100)
+    recipes.main(["finish", str(tiny_recipe), str(tmp_path / "run")])
+    card = (tiny_recipe.parent / "README.md").read_text(encoding="utf-8")
+    told = card.split("**Trained on**: ")[1].split("\n")[0]
+    assert told.startswith("from step 0 on 7 cores") and "then from step 2 on 9 cores" in told and "100 cores" not in card
+
+
+def test_machines_are_told_once_and_in_order():
+    here = {"step": 0, "python": "3.11.7", "torch": "2.15.0+cpu", "cores": 2, "threads": 2, "device": "cpu", "machine": "x86_64"}
+    words = "2 cores (x86_64), 2 threads, cpu; Python 3.11.7, torch 2.15.0"
+    assert recipes.where_trained([here, here | {"step": 500}]) == words
+    there = here | {"step": 1500, "python": "3.13.1"}
+    assert recipes.where_trained([here, here | {"step": 500}, there, here | {"step": 2000}]) == (
+        f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; then from step 2,000 on {words}")
 
 
 def test_interval_is_the_textbook_one():
