@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -25,11 +26,26 @@ def version(package: str) -> str | None:
         return None
 
 
+def environment_of(executable: str | Path) -> Path:
+    """The virtual environment a Python was started from, else the program itself: two environments may share one program."""
+    folder = Path(executable).parent
+    found = [place for place in (folder.parent, folder) if (place / "pyvenv.cfg").exists()]
+    return (found[0] if found else Path(executable)).resolve()
+
+
 def server_python() -> str | None:
-    """The Python that serves this notebook, where the system lets us see it (Linux); None elsewhere."""
+    """The Python that serves this notebook as it was called, where the system lets us see it (Linux); None elsewhere."""
     parent = os.environ.get("JPY_PARENT_PID")
     try:
-        return None if parent is None else str(Path(f"/proc/{int(parent)}/exe").resolve(strict=True))
+        process = Path(f"/proc/{int(parent or '')}")
+        called = os.fsdecode((process / "cmdline").read_bytes().split(b"\0")[0])
+        if os.sep not in called:  # found in the server's own PATH
+            variables = dict(v.split(b"=", 1) for v in (process / "environ").read_bytes().split(b"\0") if b"=" in v)
+            called = shutil.which(called, path=os.fsdecode(variables.get(b"PATH", b""))) or ""
+        elif not os.path.isabs(called):
+            called = str((process / "cwd").resolve(strict=True) / called)
+        program = (process / "exe").resolve(strict=True)
+        return called if called and Path(called).resolve() == program else str(program)
     except (OSError, ValueError):
         return None
 
@@ -47,8 +63,8 @@ def problems() -> list[str]:
         if package not in missing and not any(p.exists() for p in places):
             found.append(f"{package} is installed without its JupyterLab part ({extension}); widgets would stay blank")
     server = server_python()
-    if server is not None and Path(server) != Path(sys.executable).resolve():
-        found.append("JupyterLab runs in another Python than this kernel; widgets need their packages in both")
+    if server is not None and environment_of(server) != environment_of(sys.executable):
+        found.append(f"JupyterLab runs in another Python ({server}) than this kernel; widgets need their packages in both")
     return found
 
 
