@@ -8,10 +8,8 @@ the reference's dynamic one (its static one is wrong past the window in transfor
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +17,8 @@ from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, 
 from transformers.cache_utils import DynamicCache
 
 from diffgemma_lite import DiffusionGemma
-from diffgemma_lite.moe import Router
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-NEAR_TIE = 1e-4  # a router gap below this is a tie that rounding may decide
 SMALLEST_VISION = dict(
     hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=32,
     position_embedding_size=16, patch_size=2, pooling_kernel_size=1,
@@ -197,50 +193,6 @@ def reference_decode(
                     self_conditioning_mask=logits_mask)  # fmt: skip
     hook.remove()
     return seen[0], out.logits
-
-
-@contextmanager
-def recorded_routing(reference: nn.Module):
-    """Yields a list that fills with (experts [T, k], gap [T]) of every router call of the reference, in order.
-
-    The gap is how far the last chosen expert's probability stands above the first unchosen one's: where it is tiny, another
-    order of summation may choose another expert.
-    """
-    calls: list[tuple[Tensor, Tensor]] = []
-
-    def note(_module: nn.Module, _args, out) -> None:
-        probs, _weights, index = (t.detach() for t in out)
-        top, k = probs.sort(dim=-1, descending=True).values, index.shape[-1]
-        gap = top[:, k - 1] - top[:, k] if k < top.shape[-1] else torch.full_like(top[:, 0], torch.inf)
-        calls.append((index, gap))
-
-    hooks = [m.register_forward_hook(note) for n, m in reference.named_modules() if n.endswith("router")]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-@contextmanager
-def forced_routing(calls: list[tuple[Tensor, Tensor]]):
-    """Our routers choose the experts of `calls`, one entry a call, so that a near-tie does not become a difference.
-
-    Where the gap was above NEAR_TIE they must have chosen the same experts anyway: that is asserted, so nothing hides here.
-    """
-    left, original = list(calls), Router.forward
-
-    def forward(self: Router, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        _, own, probs = original(self, x)
-        index, gap = left.pop(0)
-        clear = gap > NEAR_TIE
-        assert torch.equal(own.sort(-1).values[clear], index.sort(-1).values[clear]), "the router chose other experts"
-        weights = probs.gather(-1, index)
-        return weights / weights.sum(-1, keepdim=True) * self.per_expert_scale[index], index, probs
-
-    with mock.patch.object(Router, "forward", forward):
-        yield
-    assert not left, f"{len(left)} router calls of the reference had no counterpart"
 
 
 def relative(a: Tensor, b: Tensor) -> float:

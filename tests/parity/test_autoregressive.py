@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference import forced_routing, left_padding, recorded_routing, relative, tokens
+from reference import left_padding, relative, tokens
+from routing import forced_routing, recorded_routing
 from torch import Tensor, nn
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 

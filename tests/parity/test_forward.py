@@ -10,17 +10,16 @@ import torch
 from reference import (
     SHAPES,
     build,
-    forced_routing,
     left_padding,
     ours,
     read_by_transformers,
-    recorded_routing,
     reference_decode,
     reference_encode,
     relative,
     tokens,
     wide_logits,
 )  # fmt: skip
+from routing import forced_routing, recorded_routing
 from torch import Tensor, nn
 
 from diffgemma_lite import Config, DiffusionGemma
