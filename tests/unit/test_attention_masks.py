@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from tiny import C, V, W, generator, random_ids, tiny
+from tiny import C, V, W, exact, generator, random_ids, tiny
 
 from diffgemma_lite import Config
 from diffgemma_lite.attention import Attention, KVCache, Mask, decoder_masks, encoder_masks
@@ -81,7 +81,7 @@ def test_decoder_masks_with_a_length_per_row(kind, padded):
 
 def single_sliding_layer():
     """One sliding layer that mixes tokens; the full layer after it (there has to be one) adds nothing of its attention."""
-    model = spread_attention(tiny(num_hidden_layers=2, layer_types=(SLIDING, FULL)))
+    model = spread_attention(exact(num_hidden_layers=2, layer_types=(SLIDING, FULL)))
     model.layers[1].self_attn.o_proj.weight.data.zero_()
     return model
 
@@ -134,7 +134,7 @@ def test_flipping_a_prompt_token_moves_the_next_w_encoder_rows():
 
 @torch.no_grad()
 def test_full_layers_see_the_whole_prefix_and_nothing_later():
-    model, ids, canvas = tiny(num_hidden_layers=1, layer_types=(FULL,)), random_ids(1, 20), random_ids(1, C, seed=1)
+    model, ids, canvas = exact(num_hidden_layers=1, layer_types=(FULL,)), random_ids(1, 20), random_ids(1, C, seed=1)
     model = spread_attention(model)
     logits, cache = model.next_token_logits(ids)
     decoded = model.decode(canvas, cache)
@@ -150,7 +150,7 @@ def test_full_layers_see_the_whole_prefix_and_nothing_later():
 @torch.no_grad()
 def test_ids_under_padding_move_nothing(length):
     """Pitfall 2: no logit of the decoder, none of the encoder (beyond rounding: experts batch their rows in another way)."""
-    model, canvas = tiny(), random_ids(2, C, seed=1)
+    model, canvas = exact(), random_ids(2, C, seed=1)
     mask = left_padding([length, length - 3], length)
     ids, other = random_ids(2, length), random_ids(2, length, seed=9)
     other = torch.where(mask, ids, other)
@@ -182,7 +182,7 @@ def test_a_padded_row_equals_the_row_alone(length):
 @torch.no_grad()
 def test_padding_is_kept_in_the_cache():
     """Later passes have no mask argument of their own: the padding of the prompt must still be hidden from them."""
-    model, mask = tiny(), left_padding([6, 3], 6)
+    model, mask = exact(), left_padding([6, 3], 6)
     ids, more = random_ids(2, 6), random_ids(2, 5, seed=2)
     other = torch.where(mask, ids, random_ids(2, 6, seed=9))
     grown = [model.encode(more, cache=model.encode(i, mask)) for i in (ids, other)]
@@ -204,7 +204,7 @@ def test_a_mask_of_ones_is_no_mask():
 @torch.no_grad()
 def test_one_pass_equals_the_prompt_in_pieces(pieces):
     """Pitfall 3: the prompt is longer than the window, and fed token by token among other ways."""
-    model, ids = tiny(), random_ids(2, 30)
+    model, ids = exact(), random_ids(2, 30)
     whole, cache = model.next_token_logits(ids)
     parts, grown = [], None
     for piece in ids.split(pieces, dim=1):
@@ -217,7 +217,7 @@ def test_one_pass_equals_the_prompt_in_pieces(pieces):
 
 @torch.no_grad()
 def test_padded_prompt_in_pieces():
-    model, ids, mask = tiny(), random_ids(2, 20), left_padding([20, 17], 20)
+    model, ids, mask = exact(), random_ids(2, 20), left_padding([20, 17], 20)
     whole, cache = model.next_token_logits(ids, mask)
     grown = model.encode(ids[:, :5], mask[:, :5])
     for i in range(5, 20):
@@ -229,7 +229,7 @@ def test_padded_prompt_in_pieces():
 @torch.no_grad()
 def test_upto_equals_a_cache_that_ends_there():
     """Training reads row b of one long cache up to upto[b]; that must be what generation would have had at that point."""
-    model, ids, canvas, upto = tiny(), random_ids(3, 30), random_ids(3, C, seed=1), [4, 9, 30]
+    model, ids, canvas, upto = exact(), random_ids(3, 30), random_ids(3, C, seed=1), [4, 9, 30]
     together = model.decode(canvas, model.encode(ids).upto(torch.tensor(upto)))
     for b, n in enumerate(upto):
         alone = model.decode(canvas[b : b + 1], model.encode(ids[b : b + 1, :n]))
@@ -238,7 +238,7 @@ def test_upto_equals_a_cache_that_ends_there():
 
 @torch.no_grad()
 def test_tokens_after_upto_move_nothing():
-    model, ids, canvas = tiny(), random_ids(1, 30), random_ids(1, C, seed=1)
+    model, ids, canvas = exact(), random_ids(1, 30), random_ids(1, C, seed=1)
     other = ids.clone()
     other[0, 12:] = random_ids(18, seed=5)
     upto = torch.tensor([12])

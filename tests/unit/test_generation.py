@@ -1,12 +1,11 @@
 """Generation: canvas after canvas, stops and cuts, infill, streaming, metrics by hand, and the autoregressive mode."""
 
-import copy
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny import C, V, confident, generator, random_ids, sampler, tiny
+from tiny import C, V, confident, exact, generator, random_ids, sampler, tiny
 
 from diffgemma_lite import SamplerConfig, generate, generate_autoregressive
 from diffgemma_lite.generation import Generation, _metrics, next_tokens
@@ -19,6 +18,12 @@ END = 5
 @pytest.fixture(scope="module")
 def model():
     return tiny()
+
+
+@pytest.fixture(scope="module")
+def in_any_batch():
+    """For equality to the token between batches of other sizes."""
+    return exact()
 
 
 class Script:
@@ -258,12 +263,12 @@ def test_on_step_that_returns_nothing_does_not_cancel(model):
 
 
 @pytest.mark.parametrize("draw", ["race", "cdf"])
-def test_a_row_with_its_own_generator_is_independent_of_its_batch(model, draw):
+def test_a_row_with_its_own_generator_is_independent_of_its_batch(in_any_batch, draw):
     """Pitfall 19: row i in a batch equals row i alone, in any order, with early stops and end tokens in play."""
     ids, s = random_ids(3, 11), sampler(draw=draw, confidence_threshold=2.0, stability_threshold=0)
     ends = list(range(3, 15))
     def run(order):
-        return generate(model, ids[order], s, max_new_tokens=4 * C, eos_token_id=ends, generator=[generator(i) for i in order])
+        return generate(in_any_batch, ids[order], s, max_new_tokens=4 * C, eos_token_id=ends, generator=[generator(i) for i in order])
 
     together = run([0, 1, 2])
     assert len(set(together.lengths.tolist())) > 1  # rows end at different places
@@ -464,12 +469,12 @@ def test_another_step_function(model):
     assert torch.equal(a.tokens, generate(model, IDS, sampler(), max_new_tokens=C, generator=generator()).tokens)
 
 
-def test_padding_on_the_left_is_kept_out(model):
+def test_padding_on_the_left_is_kept_out(in_any_batch):
     """The ids under it change nothing, in the first canvas or after a commit.
 
     In float64: in float32 other ids go to other experts, whose sums then round in another way, also for the other row.
     """
-    model = copy.deepcopy(model).double()
+    model = in_any_batch
     mask = torch.tensor([[0] * 4 + [1] * 7, [1] * 11])
     other = IDS.clone()
     other[0, :4] = random_ids(4, seed=9)
@@ -527,22 +532,22 @@ def test_forwards_are_the_passes_really_run(model, own):
 # ---- autoregressive --------------------------------------------------------------------------------------------------------
 
 
-def test_greedy_equals_encoding_everything_again_for_every_token(model):
-    out = generate_autoregressive(model, IDS, max_new_tokens=20)
+def test_greedy_equals_encoding_everything_again_for_every_token(in_any_batch):
+    out = generate_autoregressive(in_any_batch, IDS, max_new_tokens=20)
     ids = IDS
     with torch.no_grad():
         for _ in range(20):
-            ids = torch.cat([ids, model.next_token_logits(ids)[0][:, -1].argmax(-1, keepdim=True)], 1)
+            ids = torch.cat([ids, in_any_batch.next_token_logits(ids)[0][:, -1].argmax(-1, keepdim=True)], 1)
     assert torch.equal(out.tokens, ids[:, 11:])
     assert out.stop_reason == ["length"] * 2 and out.lengths.tolist() == [20, 20]
     assert out.metrics["forwards"] == 20 and out.metrics["tokens_per_forward"] == 1.0
 
 
-def test_autoregressive_sampling_is_row_independent(model):
+def test_autoregressive_sampling_is_row_independent(in_any_batch):
     """Pitfall 19."""
     ids, ends = random_ids(3, 11), list(range(3, 20))
     def run(order):
-        return generate_autoregressive(model, ids[order], max_new_tokens=20, temperature=1.0, eos_token_id=ends,
+        return generate_autoregressive(in_any_batch, ids[order], max_new_tokens=20, temperature=1.0, eos_token_id=ends,
                                        generator=[generator(i) for i in order])  # fmt: skip
 
     together = run([0, 1, 2])
@@ -555,29 +560,59 @@ def test_autoregressive_sampling_is_row_independent(model):
             assert out.stop_reason[row] == together.stop_reason[i]
 
 
-def test_autoregressive_end_tokens_padding_and_cancel(model):
-    greedy = generate_autoregressive(model, IDS, max_new_tokens=12)
+def test_autoregressive_end_tokens_padding_and_cancel(in_any_batch):
+    greedy = generate_autoregressive(in_any_batch, IDS, max_new_tokens=12)
     end = int(greedy.tokens[0, 3])
     first = [row.tolist().index(end) if end in row.tolist() else 11 for row in greedy.tokens]
-    out = generate_autoregressive(model, IDS, max_new_tokens=12, eos_token_id=end, pad_token_id=42)
+    out = generate_autoregressive(in_any_batch, IDS, max_new_tokens=12, eos_token_id=end, pad_token_id=42)
     assert out.lengths.tolist() == [n + 1 for n in first] and out.stop_reason[0] == "end_token"
     for row, n in enumerate(first):
         assert out.tokens[row, : n + 1].tolist() == greedy.tokens[row, : n + 1].tolist()
         assert set(out.tokens[row, n + 1 :].tolist()) <= {42}
     seen = []
-    out = generate_autoregressive(model, IDS, max_new_tokens=12, on_token=lambda t: seen.append(t) or len(seen) == 4)
+    out = generate_autoregressive(in_any_batch, IDS, max_new_tokens=12, on_token=lambda t: seen.append(t) or len(seen) == 4)
     assert out.tokens.shape == (2, 4) and out.stop_reason == ["cancelled"] * 2
     assert torch.equal(torch.stack(seen, 1), out.tokens)
-    masked = generate_autoregressive(model, IDS, max_new_tokens=4, attention_mask=torch.tensor([[0] * 4 + [1] * 7, [1] * 11]))
-    alone = generate_autoregressive(model, IDS[:1, 4:], max_new_tokens=4)
+    masked = generate_autoregressive(in_any_batch, IDS, max_new_tokens=4, attention_mask=torch.tensor([[0] * 4 + [1] * 7, [1] * 11]))
+    alone = generate_autoregressive(in_any_batch, IDS[:1, 4:], max_new_tokens=4)
     assert masked.tokens[0].tolist() == alone.tokens[0].tolist()
 
 
 def test_next_tokens():
-    x = torch.randn(3, V, generator=generator())
+    x = torch.randn(200, V, generator=generator())
     assert torch.equal(next_tokens(x, 0, None), x.argmax(-1))
-    expected = torch.multinomial((x / 0.7).softmax(-1), 1, generator=generator(1))[:, 0]
-    assert torch.equal(next_tokens(x, 0.7, generator(1)), expected)
+    expected = torch.multinomial((x / 0.3).softmax(-1), 1, generator=generator(1))[:, 0]
+    assert torch.equal(next_tokens(x, 0.3, generator(1)), expected)
+
+
+def states(own) -> list[torch.Tensor]:
+    return [g.get_state() for g in own]
+
+
+def test_the_generator_of_a_row_stands_where_it_would_stand_alone(model):
+    """A row that has ended draws nothing for the canvases that the others still need."""
+    tokens = torch.tensor([[ENDS_AT_2, LONG], [LONG, LONG]])
+
+    def after(order):
+        own = [generator(i) for i in order]
+        scripted(model, lambda k, n, logits: confident(tokens[k, order]), ids=IDS[order], max_new_tokens=2 * C,
+                 eos_token_id=END, generator=own)  # fmt: skip
+        return states(own)
+
+    together = after([0, 1])
+    assert all(torch.equal(after([i])[0], together[i]) for i in (0, 1))
+
+
+def test_autoregressive_generators_stand_where_they_would_stand_alone(in_any_batch):
+    def after(order, **more):
+        own = [generator(i) for i in order]
+        out = generate_autoregressive(in_any_batch, IDS[order], max_new_tokens=9, temperature=1.0, generator=own, **more)
+        return out, states(own)
+
+    free = after([0, 1])[0].tokens.tolist()
+    end = next(t for t in free[0][:8] if t not in free[1])  # row 0 ends at it, row 1 goes on
+    together = after([0, 1], eos_token_id=end)[1]
+    assert all(torch.equal(after([i], eos_token_id=end)[1][0], together[i]) for i in (0, 1))
 
 
 def test_the_stream_ends_whatever_happens(model):

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import C, V, Example, generator, random_ids, tiny
+from tiny import C, V, Example, exact, generator, random_ids, tiny
 
 from diffgemma_lite.loss import (T_EPSILON, Batch, collate, denoising_logits, encoder_loss, example_generator, lay_out,
                                  losses, mean_cross_entropy, total_loss)
@@ -192,7 +192,7 @@ def test_total_loss_is_the_plain_sum():
 
 def test_a_padded_batch_is_the_mean_of_the_rows_alone():
     """Pitfall 2, the training side: rows of different length are padded on the right."""
-    model, data = tiny(), [Example(random_ids(4).tolist(), random_ids(5).tolist()),
+    model, data = exact(), [Example(random_ids(4).tolist(), random_ids(5).tolist()),
                            Example(random_ids(9, seed=1).tolist(), random_ids(22, seed=2).tolist(), False)]  # fmt: skip
     with torch.no_grad():
         together = total_loss(model, batch_of(data, [3, 8]))
@@ -202,7 +202,7 @@ def test_a_padded_batch_is_the_mean_of_the_rows_alone():
 
 def test_ids_under_padding_do_not_count():
     """Pitfall 2."""
-    model, batch = tiny(), batch_of(examples())
+    model, batch = exact(), batch_of(examples())
     other = replace(batch, ids=torch.where(batch.real, batch.ids, torch.full_like(batch.ids, 50)))
     assert not torch.equal(other.ids, batch.ids)
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_ids_under_padding_do_not_count():
 
 def test_the_decoder_sees_nothing_from_its_canvas_on():
     """The clean canvas stands in the row that the encoder reads; if the decoder saw it, it would only have to copy it."""
-    model, batch = tiny(), batch_of(examples())
+    model, batch = exact(), batch_of(examples())
     at = torch.arange(batch.ids.shape[1])[None] >= batch.start[:, None]
     other = replace(batch, ids=torch.where(at, torch.full_like(batch.ids, 50), batch.ids))
     with torch.no_grad():
@@ -222,7 +222,7 @@ def test_the_decoder_sees_nothing_from_its_canvas_on():
 
 def test_training_sees_what_generation_sees():
     """The logits of the drawn canvas equal decode() after encode() of exactly the tokens before it."""
-    model, batch = tiny(), batch_of(examples(6), self_conditioning=0.0)
+    model, batch = exact(), batch_of(examples(6), self_conditioning=0.0)
     with torch.no_grad():
         together = denoising_logits(model, model.encode(batch.ids), batch)
         for b in range(6):
@@ -232,7 +232,7 @@ def test_training_sees_what_generation_sees():
 
 
 def test_self_conditioned_rows_are_told_a_first_pass_and_the_others_nothing():
-    model, batch = tiny(), batch_of(examples(4))
+    model, batch = exact(), batch_of(examples(4))
     batch = replace(batch, self_conditioned=torch.tensor([True, False, True, False]))
     with torch.no_grad():
         cache = model.encode(batch.ids)

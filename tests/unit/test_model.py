@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 import torch
-from tiny import C, V, random_ids, tiny
+from tiny import C, V, exact, random_ids, tiny
 
 from diffgemma_lite import Config, DiffusionGemma, generate, generate_autoregressive, noise, sampler
 from diffgemma_lite.attention import KVCache
@@ -82,7 +82,7 @@ def test_self_conditioning_zero_signal_and_zero_logits():
 
 @torch.no_grad()
 def test_self_conditioning_mask_is_a_zero_signal_row_by_row():
-    model = tiny()
+    model = exact()
     cache, belief = model.encode(IDS), torch.randn(2, C, V, generator=torch.Generator().manual_seed(0)) * 5
     none, all_of_it = model.decode(CANVAS, cache), model.decode(CANVAS, cache, belief)
     mixed = model.decode(CANVAS, cache, belief, torch.tensor([True, False]))
@@ -96,7 +96,7 @@ def test_self_conditioning_mask_is_a_zero_signal_row_by_row():
 @torch.no_grad()
 def test_self_conditioning_is_the_softmax_of_what_is_given():
     """Logits are a belief only through their softmax: a constant added to them changes nothing, their scale does."""
-    model = tiny()
+    model = exact()
     cache, belief = model.encode(IDS), torch.randn(2, C, V, generator=torch.Generator().manual_seed(0)) * 5
     told = model.decode(CANVAS, cache, belief)
     torch.testing.assert_close(model.decode(CANVAS, cache, belief + 3.0), told, atol=1e-2, rtol=0)
