@@ -124,7 +124,8 @@ def race_record(
         for canvas in (False, True):
             timed[canvas].append(run(canvas))
     one, many = (_lane(model, ids.shape[1], timed[canvas], touched[canvas], canvas) for canvas in (False, True))
-    record = RaceRecord(one, many, ids[0].tolist(), {}, machine(model) | {"seed": seed, "sampler": asdict(sampler)} | (meta or {}))
+    meta = machine(model) | {"seed": seed, "sampler": asdict(sampler)} | (meta or {})
+    record = RaceRecord(one, many, ids[0].tolist(), {}, meta)
     if texts is not None:
         record.texts.update(_texts(record, texts))
     return record
@@ -159,7 +160,8 @@ def _passes(model, prompt: int, out, canvas: bool) -> tuple[list[dict], list[boo
     passes, events, c = [], [], model.config.canvas_length
     for k, (steps,) in enumerate(out.steps):
         prefix = prompt + k * c
-        passes.append(dict(prefix=prefix - c if k else 0, queries=c if k else prompt, mode="encode"))  # the prompt, or a commit
+        before, new = (prefix - c, c) if k else (0, prompt)
+        passes.append(dict(prefix=before, queries=new, mode="encode"))  # the prompt, or a commit
         passes += [dict(prefix=prefix, queries=c, mode="canvas")] * steps
         events += [False] + [True] * steps
     return passes, events
@@ -170,7 +172,7 @@ def _lane(model, prompt: int, timed: list, touched: list[float], canvas: bool) -
     out, events = sorted(timed, key=lambda run: run[1][-1][0])[(len(timed) - 1) // 2]
     passes, is_event = _passes(model, prompt, out, canvas)
     if len(passes) != len(touched) or sum(is_event) != len(events):
-        raise RuntimeError(f"runs from one seed differ: {len(passes)} passes, {len(touched)} in the run that counted experts")
+        raise RuntimeError(f"runs from one seed differ: {len(touched)} passes, then {len(passes)}")
     size, moved, so_far, counts = model.dtype.itemsize, dict.fromkeys(KINDS, 0.0), [], []
     for n, (asked, experts) in enumerate(zip(passes, touched, strict=True)):
         ops = step_cost(model.config, **asked, experts=experts, weight_bytes=size, kv_bytes=size, activation_bytes=size)

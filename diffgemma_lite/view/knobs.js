@@ -68,7 +68,7 @@ export function makeKnobs(model) {
   const grid = h("div", { class: "grid", role: "img", "aria-label": "The canvas of the running step", hidden: true });
   const el = h(
     "section",
-    { class: "dg knobs", "aria-label": "Knobs", "data-lm-suppress-shortcuts": "true" },
+    { class: "dg knobs", "aria-label": "Knobs" },
     form,
     h("div", { class: "controls" }, run, cancel, bar, words),
     error,

@@ -82,7 +82,14 @@ function makePath(data, path, index, seek) {
     share = makeShare(data, path, seek),
     keys = new Array(cells.length).fill(""),
     held = new Array(cells.length).fill(-1);
-  const el = h("div", { class: "panel" }, h("p", { class: "caption heading" }, h("b", {}, name), count), grid, text, share.el);
+  const el = h(
+    "div",
+    { class: "panel" },
+    h("p", { class: "caption heading" }, h("b", {}, name), count),
+    grid,
+    text,
+    share.el,
+  );
 
   // room for the most lines of any level of any path, so that nothing jumps while it plays
   const rows = data.paths.flatMap((each) => each.ids);
@@ -209,7 +216,7 @@ function makeNoise(root, data) {
     live = h("p", { class: "unseen", role: "status", "aria-live": "polite" });
   const el = h(
     "section",
-    { class: "dg noise", "aria-label": visibleLine(data.title), "data-lm-suppress-shortcuts": "true" },
+    { class: "dg noise", "aria-label": visibleLine(data.title) },
     h("header", {}, h("h3", {}, visibleLine(data.title)), status),
     controls,
     options,
@@ -357,6 +364,7 @@ function makeNoise(root, data) {
 // ---- the module a host loads -----------------------------------------------------------------------------------------
 async function render({ model, el }) {
   const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
+  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
   const stage = h("div", { class: "stage" });
   shadow.replaceChildren(h("style", {}, CSS), stage);
   let noise = null;

@@ -91,7 +91,7 @@ export function makePlayer(root, traces, data, start = 0) {
   let marked = [];
   const el = h(
     "section",
-    { class: "dg", "aria-label": visibleLine(data.title), "data-lm-suppress-shortcuts": "true" },
+    { class: "dg", "aria-label": visibleLine(data.title) },
     h("header", {}, h("h3", {}, visibleLine(data.title)), status),
     controls,
     options,
@@ -287,6 +287,7 @@ export function makePlayer(root, traces, data, start = 0) {
 // ---- the module both hosts load -------------------------------------------------------------------------------------
 async function render({ model, el }) {
   const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
+  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
   const stage = h("div", { class: "stage" }),
     style = h("style", {}, CSS);
   const knobs = model.get("knobs") ? makeKnobs(model) : null;

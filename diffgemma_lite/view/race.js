@@ -202,7 +202,8 @@ function makeTotals(lanes) {
       h(
         "p",
         { class: "caption" },
-        "A pass runs the model once; the prompt's and those that commit a canvas count. Seconds are wall time, the run in the middle of those timed. Bytes are computed for every pass, not measured.",
+        "A pass runs the model once; the prompt's and those that commit a canvas count. Seconds are wall time, the run in ",
+        "the middle of those timed. Bytes are computed for every pass, not measured.",
       ),
     ),
   );
@@ -213,7 +214,8 @@ function verdict(lanes) {
     [fast, slow] = one.all / one.total > two.all / two.total ? [one, two] : [two, one];
   const rate = (l) => `${brief(l.all / l.total)} tokens a second (${l.all} in ${seconds(l.total)})`;
   const times = fast.all / fast.total / (slow.all / slow.total);
-  return `Faster here: ${visibleLine(fast.name)}, ${brief(times)} times the tokens kept a second: ${rate(fast)} against ${rate(slow)}.`;
+  const how = `${visibleLine(fast.name)}, ${brief(times)} times the tokens kept a second`;
+  return `Faster here: ${how}: ${rate(fast)} against ${rate(slow)}.`;
 }
 
 // ---- the view ------------------------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ function makeRace(root, data, lanes) {
   const drawn = lanes.map((lane) => makeLane(data, lane, longest, most, jump));
   const el = h(
     "section",
-    { class: "dg race", "aria-label": visibleLine(data.title), "data-lm-suppress-shortcuts": "true" },
+    { class: "dg race", "aria-label": visibleLine(data.title) },
     h("header", {}, h("h3", {}, visibleLine(data.title)), status),
     controls,
     h("div", { class: "panels" }, ...drawn.map((d) => d.el)),
@@ -366,6 +368,7 @@ function makeRace(root, data, lanes) {
 // ---- the module a host loads ---------------------------------------------------------------------------------------------
 async function render({ model, el }) {
   const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
+  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
   const stage = h("div", { class: "stage" });
   shadow.replaceChildren(h("style", {}, CSS), stage);
   let race = null;

@@ -30,7 +30,8 @@ def race_view(record: RaceRecord, *, title: str | None = None, note: str = "") -
     title = title or "Race"
     html_text = progressive_html(static_part(record, title, note), payload(record, title, note), "race")
     if len(html_text.encode()) > LIMIT:
-        raise ValueError(f"record: makes {len(html_text.encode()):,} bytes, an output takes at most {LIMIT:,}; race a shorter answer")
+        size = len(html_text.encode())
+        raise ValueError(f"record: makes {size:,} bytes, an output takes at most {LIMIT:,}; race a shorter answer")
     seconds = " against ".join(f"{lane.total_seconds:.3g} s {lane.name}" for lane in record.lanes)
     return OutputView(html_text, f"<{title}: {seconds}>")
 
@@ -59,7 +60,8 @@ def _lane(lane: Lane, place: dict[int, int]) -> dict:
 def machine_words(meta: dict) -> str:
     """Device, threads, precision, versions and day, as far as the record has them."""
     threads = meta.get("threads")
-    parts = [meta.get("model"), meta.get("device"), threads and f"{threads} thread{'s' if threads > 1 else ''}", meta.get("dtype")]
+    threads = threads and f"{threads} thread{'s' if threads > 1 else ''}"
+    parts = [meta.get("model"), meta.get("device"), threads, meta.get("dtype")]
     parts += [f"{name} {meta[name]}" for name in ("torch", "python") if name in meta] + [meta.get("date")]
     return ", ".join(str(part) for part in parts if part)
 
@@ -123,7 +125,8 @@ def static_part(record: RaceRecord, title: str, note: str) -> str:
     words = f"Tokens kept (height) over {longest:.3g} s (across), first {record.autoregressive.name}, then {record.canvas.name}; "
     words += "a tick below for every token or denoising step."
     image = base64.b64encode(picture(record)).decode("ascii")
-    rows = [[f"{m * longest:.3g}", *(cell for lane in record.lanes for cell in _moment(record, lane, m * longest))] for m in MOMENTS]
+    moments = [m * longest for m in MOMENTS]
+    rows = [[f"{t:.3g}", *(cell for lane in record.lanes for cell in _moment(record, lane, t))] for t in moments]
     heads = [f"{lane.name}: {what}" for lane in record.lanes for what in ("tokens kept", "text")]
     return (
         f"<p><b>{html.escape(visible_title(title))}</b></p><p>{html.escape(machine_words(record.meta))}</p>"

@@ -97,7 +97,7 @@ function makeRouter(root, r) {
   });
   const el = h(
     "section",
-    { class: "dg router", "aria-label": visibleLine(r.title), "data-lm-suppress-shortcuts": "true" },
+    { class: "dg router", "aria-label": visibleLine(r.title) },
     h("header", {}, h("h3", {}, visibleLine(r.title)), status),
     h("div", { class: "options" }, layerChoice, order),
     h("div", { class: "halves" }, h("div", {}, grid, legend, detail), h("div", {}, experts.el, growth.el)),
@@ -223,6 +223,7 @@ function makeRouter(root, r) {
 // ---- the module a host loads ---------------------------------------------------------------------------------------------
 async function render({ model, el }) {
   const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
+  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
   const stage = h("div", { class: "stage" });
   shadow.replaceChildren(h("style", {}, CSS), stage);
   let router = null;

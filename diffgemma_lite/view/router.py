@@ -80,8 +80,8 @@ def static_part(record: RoutingRecord, title: str, note: str) -> str:
     layers, size, k = record.index.shape
     shown = kept_steps(layers, min(PICTURED, layers))
     names = ", ".join(str(n + 1) for n in shown)
-    words = f"{record.num_experts} experts (down) by {size} positions (across), layers {names} one below the other: dark where "
-    words += f"the position goes to that expert, the darker the larger its weight. Each position goes to {k}."
+    words = f"{record.num_experts} experts (down) by {size} positions (across), layers {names} one below the other: dark "
+    words += f"where the position goes to that expert, the darker the larger its weight. Each position goes to {k}."
     image = base64.b64encode(picture(record, shown)).decode("ascii")
     heads = ["layer", f"of {record.num_experts} experts touched", "equal chances", "busiest expert", "its positions",
              "of the even share", "least busy", "never used"]  # fmt: skip

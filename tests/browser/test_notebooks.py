@@ -27,9 +27,12 @@ WIDGET_ERROR = "Error displaying widget"
 LAB_NOISE = ("/api/workspaces/", "net::ERR_ABORTED", "/api/me", "lspws", "/lsp/", "preload")
 
 SPECIMEN = [
-    "import time\nfrom simulated import simulate\nfrom diffgemma_lite.view import live_player, noise_view, player\n"
+    "import time\nfrom raced import raced\nfrom routed import routed\nfrom simulated import simulate\n"
+    "from diffgemma_lite.view import live_player, noise_view, player, race_view, router_view\n"
     "from diffgemma_lite.view.noise_record import noise_record",
-    "player(simulate(48, 8, pinned=(2,)), title='Specimen')",
+    "player(simulate(48, 8, pinned=(2,), layers=2), title='Specimen')",
+    "router_view(routed(), title='Specimen of routing')",
+    "race_view(raced(), title='Specimen of a race')",
     "noise_view(noise_record(list(range(24)), lambda i: f' w{i}', 32), title='Specimen of noise')",
     """def run(settings, on_step):
     for n in range(settings["steps"]):
@@ -80,8 +83,10 @@ def lab_page(chromium, lab):
     assert not found, found
 
 
-# the first words of each view's key of marks, in its static part
-KEYS = {"player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed"}
+# words of each view's static part
+KEYS = {
+    "player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed", "router": "busiest expert", "race": "Tokens kept (height)",
+}  # fmt: skip
 
 
 def recorded(path: Path, view: str | None = None) -> int:
@@ -115,8 +120,6 @@ def test_trusted_and_not_run_the_players_are_live(notebook, lab, lab_page):
 
 
 def test_run_all_and_the_live_widgets_answer(notebook, lab, lab_page):
-    if notebook.stem == "07_sampler":  # its live player is looked at before the new trace is unpacked: the wait has to be mended
-        pytest.skip("07_sampler: the check of its live player does not wait for the new trace yet")
     page, seconds = lab_page, SLOW.get(notebook.stem, RUN_SECONDS)
     lab.open(page, lab.put(notebook, f"run-{notebook.name}", trusted=True))
     errors = lab.run_all(page, seconds)
@@ -145,6 +148,10 @@ def assert_live_widget(page, panel, fails: bool) -> None:
         assert "a run that fails on purpose" in panel.locator(".error").inner_text()
         return
     assert words.text_content().startswith("done"), panel.locator(".error").inner_text()
+    page.wait_for_function(  # the new trace is unpacked after the words say done
+        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s && s.max > 0 && s.value === s.max; }",
+        arg=panel.element_handle(), timeout=LIVE_SECONDS * 1000,
+    )  # fmt: skip
     slider = panel.locator("xpath=following-sibling::*").locator("input[type=range]")
     assert slider.count() == 1
     slider.scroll_into_view_if_needed()
@@ -178,7 +185,8 @@ def assert_views_live(page, notebook: Path) -> None:
     page.wait_for_function("n => document.querySelectorAll('[data-live=yes]').length === n", arg=count, timeout=60_000)
     for view in KEYS:
         if recorded(notebook, view):
-            assert_plays(page, page.locator(f"[data-view={view}][data-live=yes]").first)
+            plays = {"router": assert_routes, "race": assert_races}.get(view, assert_plays)
+            plays(page, page.locator(f"[data-view={view}][data-live=yes]").first)
 
 
 def assert_plays(page, first) -> None:
@@ -195,10 +203,43 @@ def assert_plays(page, first) -> None:
     page.wait_for_function("s => Number(s.value) >= 3", arg=slider.element_handle(), timeout=60_000)
     page.keyboard.press(" ")
     assert first.locator(".grid .cell").all_text_contents() != before
+    chosen = first.locator("input[name=shown]:checked")
+    value = chosen.get_attribute("value")
+    chosen.focus()
+    page.keyboard.press("ArrowDown")  # JupyterLab would take it for the next cell of the notebook
+    assert chosen.get_attribute("value") != value
     cell = first.locator(".grid .cell[tabindex='0']")
     cell.focus()
     page.keyboard.press("ArrowRight")
     assert "Position 1" in first.locator(".inspector h4, .detail h4").text_content()
+
+
+def assert_routes(page, first) -> None:
+    """The arrows go through layers, positions and experts."""
+    first.scroll_into_view_if_needed()
+    first.locator("[name=layer], select").first.focus()
+    page.keyboard.press("ArrowDown")
+    assert first.locator(".status").first.text_content().startswith("layer 2 of")
+    for kind, words in ((".grid .cell", "Position 1 "), (".rows .row", "Expert")):
+        first.locator(f"{kind}[tabindex='0']").focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowRight" if "cell" in kind else "ArrowDown")
+        assert words in first.locator(".detail").text_content()
+    assert first.locator(".rows .row").nth(1).get_attribute("aria-selected") == "true"
+
+
+def assert_races(page, first) -> None:
+    """Play moves the lanes, End shows where they ended."""
+    first.scroll_into_view_if_needed()
+    first.get_by_role("button", name="Play").focus()
+    page.keyboard.press(" ")
+    slider = first.locator("input[type=range]")
+    page.wait_for_function("s => Number(s.value) > 20", arg=slider.element_handle(), timeout=60_000)
+    page.keyboard.press(" ")
+    slider.focus()
+    page.keyboard.press("End")
+    states = first.locator(".heading span").all_text_contents()
+    assert len(states) == 2 and all(state.startswith("done: ") for state in states)
 
 
 def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path):

@@ -77,17 +77,24 @@ def test_rows_marks_and_loads_are_the_records(open_page, router_file, record):
         first = len(set(record.index[layer, : p + 1].ravel()))
         number = page.locator(".growth output").text_content()
         assert number == f"first {p + 1}: {first} of 8 · equal chances {8 * (1 - (1 - 2 / 8) ** (p + 1)):.1f}"
-        chosen = page.locator(".detail li").evaluate_all("all => all.map((x) => [Number(x.dataset.e), Number(x.dataset.weight)])")
+        chosen = page.locator(".detail li").evaluate_all(
+            "all => all.map((x) => [Number(x.dataset.e), Number(x.dataset.weight)])"
+        )
         assert [e for e, _ in chosen] == record.index[layer, p].tolist()
         assert np.allclose([w for _, w in chosen], record.weights[layer, p], rtol=1e-3)
         texts = page.locator(".detail li").all_text_contents()
-        assert all(f"{100 * q:.1f} %" in words for q, words in zip(np.rint(record.probs[layer, p] * 1000) / 1000, texts, strict=True))
+        assert all(
+            f"{100 * q:.1f} %" in words
+            for q, words in zip(np.rint(record.probs[layer, p] * 1000) / 1000, texts, strict=True)
+        )
 
 
 def test_a_real_record_of_the_model(open_page, tmp_path):
     model = tiny()
     with torch.no_grad():
-        record = routing_record(model, random_ids(1, CANVAS, seed=2), model.encode(random_ids(1, 9)), texts=lambda i: f" w{i}")
+        record = routing_record(
+            model, random_ids(1, CANVAS, seed=2), model.encode(random_ids(1, 9)), texts=lambda i: f" w{i}"
+        )
     page = live(open_page(written(tmp_path, record)))
     page.locator(".cell[data-p='5']").click()
     check_layer(page, record, 0, 5)
@@ -112,7 +119,9 @@ def test_an_expert_marks_its_positions_and_a_click_in_its_row_takes_both(open_pa
         page.mouse.click(box["x"] + box["width"] * (21 + 0.5) / 40, box["y"] + 5)
         assert page.locator(".cell[aria-selected='true']").get_attribute("data-p") == "21"
         assert page.locator(".rows .row[aria-selected='true']").get_attribute("data-e") == str(e)
-        states = page.locator(".grid .cell").evaluate_all("all => all.map((x) => [x.classList.contains('top'), x.classList.contains('also')])")
+        states = page.locator(".grid .cell").evaluate_all(
+            "all => all.map((x) => [x.classList.contains('top'), x.classList.contains('also')])"
+        )
         assert states == [[record.index[0, p, 0] == e, record.index[0, p, 1] == e] for p in range(40)]
         words = page.locator(".detail p").text_content()
         load = int((record.index[0] == e).sum())
@@ -142,7 +151,8 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, router_file,
     assert page.locator(".numbers tr").count() == 5 and page.locator(".numbers table").is_visible()
     page.locator(".cell[tabindex='0']").focus()
     columns = page.locator(".grid").evaluate("g => getComputedStyle(g).gridTemplateColumns.split(' ').length")
-    for key, p in (("ArrowRight", 1), ("ArrowDown", 1 + columns), ("ArrowLeft", columns), ("ArrowUp", 0), ("End", 39), ("Home", 0)):
+    places = {"ArrowRight": 1, "ArrowDown": 1 + columns, "ArrowLeft": columns, "ArrowUp": 0, "End": 39, "Home": 0}
+    for key, p in places.items():
         page.keyboard.press(key)
         assert focused(page) == str(p), key
         assert page.locator(".detail h4").first.text_content().startswith(f"Position {p} ")
@@ -182,7 +192,9 @@ def test_the_published_size_opens_and_changes_its_layer_in_time(open_page, tmp_p
     page.reload()
     live(page)
     assert 0.01 < used() < 2
-    assert page.locator(".rows .row").count() == 128 and "positions are kept for layers" in page.locator(".note").text_content()
+    assert (
+        page.locator(".rows .row").count() == 128 and "positions are kept for layers" in page.locator(".note").text_content()
+    )
     start = used()
     choose(page, 1)
     page.wait_for_timeout(100)

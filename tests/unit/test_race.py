@@ -33,7 +33,9 @@ def ticking(step: float = 0.25):
 
 @pytest.fixture(scope="module")
 def record(model, ids):
-    return race_record(model, ids, sampler(), max_new_tokens=NEW, seed=5, repeats=1, texts=lambda i: f" w{i}", clock=ticking())
+    return race_record(
+        model, ids, sampler(), max_new_tokens=NEW, seed=5, repeats=1, texts=lambda i: f" w{i}", clock=ticking()
+    )
 
 
 def test_both_lanes_write_what_the_two_generators_write(model, ids, record):
@@ -162,7 +164,9 @@ def test_a_real_clock_runs_forward(model, ids):
         assert lane.seconds[0] > 0 and lane.seconds == sorted(lane.seconds) and math.isfinite(lane.tokens_per_second)
 
 
-@pytest.mark.parametrize(("change", "named"), [({"repeats": 0}, "repeats"), ({"repeats": 1.5}, "repeats"), ({"rows": 2}, "ids")])
+@pytest.mark.parametrize(
+    ("change", "named"), [({"repeats": 0}, "repeats"), ({"repeats": 1.5}, "repeats"), ({"rows": 2}, "ids")]
+)
 def test_bad_input_is_named(model, unchecked, change, named):
     prompt = random_ids(change.pop("rows", 1), 4)
     with refused(named):

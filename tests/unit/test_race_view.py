@@ -52,7 +52,9 @@ def test_the_event_at_a_time():
     assert event_at(lane, lane.seconds[3] - 1e-9) == 2 and event_at(lane, 1e9) == len(lane.seconds) - 1
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (999, "999 B"), (4.46e6, "4.46 MB"), (1.5e9, "1.5 GB"), (3e13, "30 TB")])
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 B"), (999, "999 B"), (4.46e6, "4.46 MB"), (1.5e9, "1.5 GB"), (3e13, "30 TB")]
+)
 def test_sizes_in_words(count, words):
     assert size_words(float(count)) == words
 

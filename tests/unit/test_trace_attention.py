@@ -83,7 +83,9 @@ def test_every_step_and_canvas_of_a_trace_equals_what_observe_sees(model):
 
 def test_recording_attention_changes_nothing_else(model):
     ids = random_ids(1, 6)
-    runs = [generate(model, ids, sampler(), max_new_tokens=C, generator=generator(), trace=t) for t in (False, True, "attention")]
+    runs = [
+        generate(model, ids, sampler(), max_new_tokens=C, generator=generator(), trace=t) for t in (False, True, "attention")
+    ]
     assert runs[0].trace is None and all(torch.equal(r.tokens, runs[0].tokens) for r in runs)
     plain, watched = runs[1].trace.canvases[0], runs[2].trace.canvases[0]
     assert plain.attended is None and plain.attended_weight is None
