@@ -84,7 +84,7 @@ def _place(model, name: str, stored: str, tensor: Tensor, dtype, again: bool, pr
     if not tensor.is_floating_point():
         problems.append(f"{stored} is {tensor.dtype}, not a floating-point weight (a quantised checkpoint needs nvfp4.py)")
         return
-    if not bool(torch.isfinite(tensor).all()):
+    if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):  # isfinite alone would make a second tensor
         problems.append(f"{stored} holds NaN or infinity")
     tensor = tensor.to(dtype=dtype or tensor.dtype, copy=True)  # a copy, so that the file can be unmapped
     held = getattr(module, leaf)
