@@ -11,10 +11,20 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-# nbconvert's page loads three scripts from the network; these blocks are where it says so
+# nbconvert's page loads three scripts from the network; the js blocks are where it says so. It is light whatever the reader's
+# system is; here the dark theme's colours come after the light ones, for a system that asks for them. Printed output breaks
+# between words where it can.
 OFFLINE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_requirejs -%}{%- endblock -%}
-{%- block html_head_js_mermaidjs -%}{%- endblock -%}"""
+{%- block html_head_js_mermaidjs -%}{%- endblock -%}
+{%- block notebook_css -%}
+{{ super() }}
+{{ resources.include_css("static/theme-dark.css") | replace('type="text/css"', 'media="screen and (prefers-color-scheme: dark)"') }}
+<style>
+@media screen { html { color-scheme: light dark; } }
+body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
+</style>
+{%- endblock -%}"""
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
 PICTURE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*\bsrc=["'])((?!\w+:)[^)"'\s]+)([)"'\s])""")  # ![words](file), <img src="file">
 INDEX = """<!doctype html>
