@@ -54,7 +54,8 @@ def generate(
     only; pinned ids never change. logits_filter(logits, canvas) -> logits, before the temperature. on_step(step)
     returning True cancels and keeps what stands. streamer: put / put_draft / end, as Transformers' streamers have them.
     trace: True keeps what every step did in out.trace; "attention" also the positions each one attends to most, layer by
-    layer, which costs a second computation of the attention weights.
+    layer, which costs a second computation of the attention weights. Metrics: forwards counts every pass the model ran for
+    the batch, the prompt's, the decoder's and the commits; the others are the report's, see `_metrics`.
     Errors: ValueError for any argument out of range, before work starts; for NaN logits, at the step where they appear.
     """
     ends, pad = check_generation(
@@ -98,7 +99,7 @@ def generate(
             streamer.end()
     out = _finish(torch.cat(committed, 1)[:, :max_new_tokens], ends, cancelled)
     out.steps, out.canvas_stop = steps, canvas_stop
-    out.metrics = _metrics(out, c, time.perf_counter() - start) | {"forwards": passes + len(steps) - 1}
+    out.metrics = _metrics(out, c, time.perf_counter() - start) | {"forwards": passes + len(steps)}
     out.trace = None if recorder is None else recorder.trace(ids, attention_mask, out)
     return out
 
@@ -170,8 +171,8 @@ def _metrics(out: Generation, canvas_length: int, seconds: float) -> dict[str, f
     """The report's efficiency numbers, over the kept tokens of all rows.
 
     effective_denoising_steps: mean steps of a canvas, each canvas weighted by the tokens kept from it;
-    tokens_per_forward: tokens / (sum of steps + canvases - 1), the commit passes counted, the prompt's pass not. `generate`
-    adds forwards: the passes really run for the whole batch, counted in the same way.
+    tokens_per_forward: tokens / (sum of steps + canvases - 1) of each row alone, the commit passes counted, the prompt's
+    pass not. (`forwards` is not of this kind: it is what ran for the whole batch, the prompt's pass included.)
     """
     weighted, row_forwards, tokens = 0, 0, int(out.lengths.sum())
     for row, kept in enumerate(out.lengths.tolist()):
@@ -201,7 +202,8 @@ def generate_autoregressive(
 ) -> Generation:  # fmt: skip
     """The same weights as an ordinary language model: encode, take one token, encode it, and so on.
 
-    ids [B, S]; temperature 0 is greedy. on_token(ids [B]) returning True cancels. Metrics count one forward per token.
+    ids [B, S]; temperature 0 is greedy. on_token(ids [B]) returning True cancels. Metrics: forwards as in `generate`, every
+    pass the model ran (the prompt's writes the first token); tokens_per_forward is 1, since a pass writes one token.
     Errors: ValueError for any argument out of range, before work starts, and for NaN logits.
     """
     ends, pad = check_autoregressive(
@@ -210,9 +212,10 @@ def generate_autoregressive(
     start, written, cancelled, cache, fresh = time.perf_counter(), [], False, None, ids
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(max_new_tokens):
-        logits, cache = model.next_token_logits(fresh, attention_mask if n == 0 else None, cache)
-        token = next_tokens(logits[:, -1], temperature, running(generator, ended)).masked_fill(ended, pad)
-        if bool(logits[:, -1].isnan().any()):
+        hidden, cache = model.encode_hidden(fresh, attention_mask if n == 0 else None, cache)
+        logits = model.logits(hidden[:, -1:])[:, 0]  # of a long prompt only the last row: [B, S, V] can be larger than the model
+        token = next_tokens(logits, temperature, running(generator, ended)).masked_fill(ended, pad)
+        if bool(logits.isnan().any()):
             raise ValueError(f"model: the logits of token {n} hold NaN; the weights are broken")
         written.append(token)
         if ends is not None:

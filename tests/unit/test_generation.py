@@ -512,7 +512,7 @@ def test_metrics_of_a_run_whose_steps_are_known(model):
 
 @pytest.mark.parametrize("own", [False, True])
 def test_forwards_are_the_passes_really_run(model, own):
-    """Decoder passes and commits of the whole batch; the prompt's pass is not counted."""
+    """Of the whole batch: the prompt's, the decoder's and the commits."""
     passes, decode, encode = [], model.decode, model.encode
     model.decode = lambda *a: passes.append("decode") or decode(*a)
     model.encode = lambda *a: passes.append("encode") or encode(*a)
@@ -525,7 +525,7 @@ def test_forwards_are_the_passes_really_run(model, own):
                        generator=[generator(0), generator(1)] if own else generator())  # fmt: skip
     finally:
         del model.decode, model.encode
-    assert out.metrics["forwards"] == len(passes) - 1
+    assert out.metrics["forwards"] == len(passes) == passes.count("decode") + len(out.steps)
     assert out.steps == [[2, 2], [0, 2]] and passes.count("decode") == (4 if own else 8)
 
 
@@ -541,6 +541,18 @@ def test_greedy_equals_encoding_everything_again_for_every_token(in_any_batch):
     assert torch.equal(out.tokens, ids[:, 11:])
     assert out.stop_reason == ["length"] * 2 and out.lengths.tolist() == [20, 20]
     assert out.metrics["forwards"] == 20 and out.metrics["tokens_per_forward"] == 1.0
+
+
+def test_autoregressive_forwards_are_the_passes_run_and_logits_are_those_of_the_last_token(model):
+    """Of a prompt of S tokens only one row of [S, V] is wanted: at S = 1000 and the published V all of it is a gigabyte."""
+    shapes, passes, logits, encode_hidden = [], [], model.logits, model.encode_hidden
+    model.logits = lambda hidden: shapes.append(tuple(hidden.shape[:2])) or logits(hidden)
+    model.encode_hidden = lambda *a: passes.append(1) or encode_hidden(*a)
+    try:
+        out = generate_autoregressive(model, IDS, max_new_tokens=5)
+    finally:
+        del model.logits, model.encode_hidden
+    assert shapes == [(2, 1)] * 5 and out.metrics["forwards"] == len(passes) == 5
 
 
 def test_autoregressive_sampling_is_row_independent(in_any_batch):

@@ -43,6 +43,7 @@ def test_both_lanes_write_what_the_two_generators_write(model, ids, record):
     seen = []
     many = generate(model, ids, sampler(), max_new_tokens=NEW, generator=generator(5), on_step=lambda s: seen.append(s))
     assert record.autoregressive.tokens == one.tokens[0].tolist() and record.canvas.tokens == many.tokens[0].tolist()
+    assert [lane.passes[-1] for lane in record.lanes] == [out.metrics["forwards"] for out in (one, many)]
     assert record.autoregressive.ids == [[i] for i in one.tokens[0].tolist()]
     assert record.canvas.ids == [s.argmax[0].tolist() for s in seen]
     assert record.canvas.accepted == [s.accepted[0].tolist() for s in seen]
