@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 FORMAT, VERSION = "diffgemma_lite.trace", 1
-ENTROPY_UNIT = 1 / 4096  # nats; entropies are stored as 16-bit multiples of it (ln 262144 = 12.5 fits below 16)
 PROBABILITY_UNIT = 1 / 65535
 
 
@@ -59,10 +58,11 @@ class CanvasTrace:
         return self.argmax[self.steps - 1, rows]
 
 
-# how each array is stored: (dtype, unit); unit None keeps the values as they are
+# How each array is stored: (dtype, unit); unit None keeps the values as they are. Entropies are kept to the last bit, since
+# whether a position was accepted can hang on it: sampler.accept on the stored ones gives `accepted` again.
 _STORED = {
     "canvas": ("uint32", None), "sampled": ("uint32", None), "argmax": ("uint32", None), "last_canvas": ("uint32", None),
-    "entropy": ("uint16", ENTROPY_UNIT), "accepted": ("uint8", None), "revised": ("uint8", None),
+    "entropy": ("float32", None), "accepted": ("uint8", None), "revised": ("uint8", None),
     "finished": ("uint8", None), "pinned": ("uint8", None), "temperature": ("float64", None),
     "mean_entropy": ("float64", None), "top_ids": ("uint32", None), "top_probs": ("uint16", PROBABILITY_UNIT),
     "steps": ("uint16", None),
@@ -162,15 +162,17 @@ def unpack(packed: dict) -> np.ndarray:
     return array.copy() if packed["unit"] is None else array * packed["unit"]
 
 
-def _narrow(name: str, array: np.ndarray, dtype: str) -> str:
-    """Ids below 65,536 take two bytes, which every small vocabulary's do."""
+def _fitting(array: np.ndarray, dtype: str) -> str:
+    """Ids below 65,536 take two bytes, which every small vocabulary's do; what a float64 model computed keeps eight."""
+    if dtype == "float32" and array.dtype == np.float64:
+        return "float64"
     return "uint16" if dtype == "uint32" and (array.size == 0 or int(array.max()) < 65536) else dtype
 
 
 def _canvas_to_json(c: CanvasTrace) -> dict:
     present = _STORED | {name: how for name, how in _OPTIONAL.items() if getattr(c, name) is not None}
     packed = {
-        name: pack(getattr(c, name), _narrow(name, getattr(c, name), dtype), unit)
+        name: pack(getattr(c, name), _fitting(getattr(c, name), dtype), unit)
         for name, (dtype, unit) in present.items()
     }
     return packed | {"stop": c.stop, "entropy_bound": c.entropy_bound}

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ import torch
 from tiny import C, V, generator, random_ids, refused, sampler, tiny
 
 from diffgemma_lite import Trace, generate
-from diffgemma_lite.record import CANDIDATES
-from diffgemma_lite.trace import ENTROPY_UNIT, PROBABILITY_UNIT, CanvasTrace, pack, unpack
+from diffgemma_lite.record import CANDIDATES, Recorder
+from diffgemma_lite.sampler import accept, denoise_step
+from diffgemma_lite.trace import FORMAT, PROBABILITY_UNIT, CanvasTrace, pack, unpack
 
 IDS = random_ids(2, 11)
+RECORDINGS = Path(__file__).parents[2] / "assets" / "recordings"
 PINNED = torch.zeros(2, C, dtype=torch.bool)
 PINNED[0, :3] = True
 
@@ -64,7 +67,7 @@ def test_committed_is_the_argmax_of_each_rows_last_step(recorded):
 
 def assert_equal_within_units(a: Trace, b: Trace):
     assert (a.prompt, a.tokens, a.vocab_size, a.sampler, a.meta, a.texts) == (b.prompt, b.tokens, b.vocab_size, b.sampler, b.meta, b.texts)
-    units = {"entropy": ENTROPY_UNIT, "top_probs": PROBABILITY_UNIT}
+    units = {"top_probs": PROBABILITY_UNIT}
     for x, y in zip(a.canvases, b.canvases, strict=True):
         assert (x.stop, x.entropy_bound) == (y.stop, y.entropy_bound)
         for f in fields(CanvasTrace):
@@ -87,6 +90,60 @@ def test_save_and_load(recorded, tmp_path):
     assert_equal_within_units(again, Trace.load(again.save(tmp_path / "twice.json")))  # a second trip loses nothing more
 
 
+def random_trace(seed: int, rows: int = 2, length: int = 24, steps: int = 6, dtype=torch.float32) -> Trace:
+    """Steps over logits from nearly flat to nearly certain, some positions pinned, bounds of every size."""
+    g = generator(seed)
+    s = sampler(max_denoising_steps=steps, entropy_bound=float(10 ** (torch.rand((), generator=g) * 5 - 4)))
+    canvas, pinned = random_ids(rows, length, seed=seed), torch.rand(rows, length, generator=g) < 0.1
+    recorder, previous, at = Recorder(s, V), [], canvas
+    for n in range(steps):
+        spread = 10 ** (torch.rand(rows, length, 1, generator=g) * 2.6 - 1)
+        logits = (torch.randn(rows, length, V, generator=g) * spread).to(dtype)
+        step = denoise_step(logits, at, n, s, previous=previous, generator=g, pinned=pinned, pinned_ids=canvas)
+        recorder.add(step)
+        at, previous = step.next_canvas, [step]
+    recorder.commit(torch.full((rows,), steps), ["steps"] * rows, step)
+    return Trace([[3]] * rows, recorder.canvases, [[3]] * rows, V)
+
+
+def accepted_again(canvas: CanvasTrace, entropy: np.ndarray) -> np.ndarray:
+    """What the sampler would accept, given these entropies."""
+    pinned = torch.from_numpy(canvas.pinned)
+    return np.stack([accept(torch.from_numpy(h), canvas.entropy_bound, pinned).numpy() for h in entropy])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_stored_trace_never_contradicts_itself(tmp_path, dtype):
+    """What was accepted follows from the entropies in the file, to the last position of many random traces. With entropies
+    in steps of 1/4096 nat it would not: the same comparison finds that."""
+    coarse = 0
+    for seed in range(40):
+        trace = Trace.load(random_trace(seed, dtype=dtype).save(tmp_path / "run.json"))
+        (canvas,) = trace.canvases
+        assert canvas.entropy.dtype == np.dtype(str(dtype).removeprefix("torch."))
+        assert np.array_equal(accepted_again(canvas, canvas.entropy), canvas.accepted)
+        assert canvas.accepted.any(-1).all() and not canvas.accepted.all()
+        rounded = (np.rint(canvas.entropy * 4096) / 4096).astype(canvas.entropy.dtype)
+        coarse += not np.array_equal(accepted_again(canvas, rounded), canvas.accepted)
+    assert coarse > 2
+
+
+def test_the_shipped_traces_do_not_contradict_themselves():
+    paths = [p for p in RECORDINGS.glob("*.json") if json.loads(p.read_text(encoding="utf-8"))["format"] == FORMAT]
+    assert paths
+    for canvas in (c for path in paths for c in Trace.load(path).canvases):
+        assert np.array_equal(accepted_again(canvas, canvas.entropy), canvas.accepted)
+
+
+def test_a_trace_with_entropies_in_steps_is_still_read(recorded, tmp_path):
+    """As recordings were written before."""
+    data = recorded[0].trace.to_json()
+    for packed, canvas in zip(data["canvases"], recorded[0].trace.canvases, strict=True):
+        packed["entropy"] = pack(canvas.entropy, "uint16", 1 / 4096)
+    again = Trace.from_json(json.loads(json.dumps(data)))
+    assert np.abs(again.canvases[0].entropy - recorded[0].trace.canvases[0].entropy).max() <= 1 / 8192
+
+
 def test_every_array_survives_with_its_kind(recorded, tmp_path):
     again = Trace.load(recorded[0].trace.save(tmp_path / "run.json")).canvases[0]
     for name in ("accepted", "revised", "finished", "pinned"):
@@ -97,15 +154,15 @@ def test_every_array_survives_with_its_kind(recorded, tmp_path):
 
 
 def test_the_file_is_small(tmp_path):
-    """Per position and step: three ids, five candidates with two bytes each for id and probability, entropy and three flags
-    are 31 bytes, and base64 adds a third. Plain JSON takes far more, the logits 4 V bytes."""
+    """Per position and step: three ids, five candidates with two bytes each for id and probability, four for the entropy and
+    three flags are 33 bytes, and base64 adds a third. Plain JSON takes far more, the logits 4 V bytes."""
     traces = [
         generate(tiny(), IDS, sampler(max_denoising_steps=n), max_new_tokens=C, generator=generator(1), trace=True).trace for n in (4, 24)
     ]
     sizes = [t.save(tmp_path / "run.json").stat().st_size for t in traces]
     cells = [sum(c.canvas.size for c in t.canvases) for t in traces]
     each = (sizes[1] - sizes[0]) / (cells[1] - cells[0])
-    assert each < 31 * 4 / 3 + 2
+    assert each < 33 * 4 / 3 + 2
     plain = json.dumps([getattr(c, f.name).tolist() for c in traces[1].canvases for f in fields(CanvasTrace)
                         if isinstance(getattr(c, f.name), np.ndarray)])  # fmt: skip
     assert sizes[1] < len(plain) / 3 and sizes[1] < 4 * V * cells[1] / 5
@@ -133,7 +190,8 @@ def test_the_trace_is_json_for_a_browser(recorded):
 @pytest.mark.parametrize(("values", "dtype", "unit"), [
     (np.arange(24).reshape(2, 3, 4), "uint32", None), (np.array([0, 65535, 70000]), "uint32", None),
     (np.zeros((0, 3)), "uint16", None), (np.array([True, False]), "uint8", None),
-    (np.linspace(0, 12.4, 50), "uint16", ENTROPY_UNIT), (np.array([0.0, 1.0]), "uint16", PROBABILITY_UNIT),
+    (np.linspace(0, 12.4, 50), "uint16", 1 / 4096), (np.array([0.0, 1.0]), "uint16", PROBABILITY_UNIT),
+    (np.linspace(0, 12.4, 50, dtype=np.float32), "float32", None),
 ])  # fmt: skip
 def test_pack_and_unpack(values, dtype, unit):
     again = unpack(json.loads(json.dumps(pack(values, dtype, unit))))
@@ -142,7 +200,7 @@ def test_pack_and_unpack(values, dtype, unit):
 
 
 def test_what_does_not_fit_is_clipped_not_wrapped():
-    assert unpack(pack(np.array([-1.0, 99.0]), "uint16", ENTROPY_UNIT)).tolist() == [0.0, 65535 * ENTROPY_UNIT]
+    assert unpack(pack(np.array([-1.0, 99.0]), "uint16", 1 / 4096)).tolist() == [0.0, 65535 / 4096]
 
 
 def _changed(data: dict, how) -> dict:
