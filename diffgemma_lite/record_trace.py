@@ -14,6 +14,8 @@ import torch
 
 from . import DiffusionGemma, SamplerConfig, Trace, generate
 
+PROMPT_HELP = r"the text to go on from; every \n typed in it, a backslash and an n, becomes a new line, also inside quotes"
+
 
 def record_trace(folder: str | Path, task: str, prompt: str, seed: int) -> Trace:
     """Generate one canvas after the prompt, in float32 with the folder's own settings, and say in `meta` how it was made."""
@@ -38,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("checkpoint")
     parser.add_argument("trace", help="where to write the JSON")
     parser.add_argument("--task", default="body")
-    parser.add_argument("--prompt", required=True, help=r"the text to go on from; \n is a new line")
+    parser.add_argument("--prompt", required=True, help=PROMPT_HELP)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     trace = record_trace(given.checkpoint, given.task, given.prompt.replace("\\n", "\n"), given.seed)
