@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import shutil
@@ -92,6 +94,19 @@ def test_the_readme_opens_with_the_two_commands_and_ci_runs_the_second():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     runs = [step["run"].splitlines()[-1] for step in workflow["jobs"]["tests"]["steps"] if "run" in step]
     assert runs == ["bash .ci/run", test, test]
+
+
+def test_the_readme_lists_every_notebook_once_and_nothing_else():
+    """With the question that notebook 00 gives for it."""
+    table = README.split("\n## The course\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
+    assert rows[0] == ["notebook", "the question it answers"]
+    notebooks = sorted(path.stem for path in tree() if path.parent == ROOT / "notebooks" and path.suffix == ".ipynb")
+    assert [link for link, _ in rows[2:]] == [f"[{stem}](notebooks/{stem}.ipynb)" for stem in notebooks]
+    cells = json.loads((ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8"))["cells"]
+    (course,) = ["".join(cell["source"]) for cell in cells if "".join(cell["source"]).startswith("course = {")]
+    questions = ast.literal_eval(course.removeprefix("course = ").split("\n}\n")[0] + "\n}")
+    assert [question for _, question in rows[2:]] == [questions[stem] for stem in notebooks]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
