@@ -45,8 +45,7 @@ class NVFP4Tensor:
     @property
     def scales(self) -> Float[Tensor, "..."]:
         """What a code is multiplied by, float32, one a block: block scale times tensor scale."""
-        many = self.tensor_scale.view(-1, *[1] * (self.block_scale.dim() - 1)) if len(self.tensor_scale) > 1 else self.tensor_scale
-        return self.block_scale.float() * many
+        return self.block_scale.float() * beside(self.tensor_scale, self.block_scale)
 
     @property
     def nbytes(self) -> int:
@@ -60,7 +59,8 @@ class NVFP4Tensor:
     def __getitem__(self, index: int) -> NVFP4Tensor:
         """One tensor of a stack."""
         one = self.tensor_scale[index : index + 1] if len(self.tensor_scale) > 1 else self.tensor_scale
-        return replace(self, packed=self.packed[index], block_scale=self.block_scale[index], tensor_scale=one, shape=self.shape[1:])
+        own = dict(packed=self.packed[index], block_scale=self.block_scale[index], tensor_scale=one)
+        return replace(self, **own, shape=self.shape[1:])
 
 
 def quantize(
@@ -78,8 +78,9 @@ def quantize(
     scale = tensor_scales(w, stacked) if tensor_scale is None else _given(tensor_scale, w, stacked)
     width = w.shape[-1]
     blocks = F.pad(w.float(), (0, -width % block)).unflatten(-1, (-1, block))  # [..., blocks, block]
-    many = scale.view(-1, *[1] * (w.dim() - 1)) if len(scale) > 1 else scale
-    wanted = blocks.abs().amax(-1) / (E2M1_MAX * many)
+    wanted = blocks.abs().amax(-1)
+    many = beside(scale, wanted)
+    wanted = wanted / (E2M1_MAX * many)
     wanted = torch.where(wanted == 0, 1.0, wanted)
     block_scale = wanted.clamp(min_scale, E4M3_MAX).to(torch.float8_e4m3fn)  # above 464 the cast would make it NaN
     codes = round_to_codes(blocks / (block_scale.float() * many)[..., None], rounding, generator)
@@ -97,15 +98,20 @@ def tensor_scales(w: Float[Tensor, "..."], stacked: bool = False) -> Float[Tenso
     """max |w| / (6 * 448), [1] or one for each of a stack [E]: what puts the largest block scale at 448."""
     largest = w.detach().abs().flatten(1 if stacked else 0).amax(-1).float().reshape(-1)
     scale = largest / (E2M1_MAX * E4M3_MAX)
-    # the reference divides by zero where this rounds to zero; a zero tensor takes 1, a smaller one than that the smallest float
+    # where this rounds to zero the reference divides by it; a zero tensor takes 1, a merely tiny one the smallest float
     return torch.where(largest == 0, 1.0, scale.clamp(min=FLOAT32_MIN))
+
+
+def beside(scale: Float[Tensor, "n"], blocks: Tensor) -> Tensor:
+    """A tensor scale, or one for each of a stack, in a shape that multiplies block scales [E, ...]."""
+    return scale if len(scale) == 1 else scale.view(-1, *[1] * (blocks.dim() - 1))
 
 
 def check_weight(w: Tensor) -> None:
     """ValueError for what is no weight: another dtype, no number in it, NaN or infinity."""
     if not isinstance(w, Tensor) or w.dtype not in FLOATS:
         got = w.dtype if isinstance(w, Tensor) else type(w).__name__
-        raise ValueError(f"w: got {got}, takes a tensor of float32, bfloat16, float16 or float64 (packed bytes are no weights)")
+        raise ValueError(f"w: got {got}, takes a float tensor (float8 and packed bytes are no weights)")
     if w.dim() == 0 or w.numel() == 0:
         raise ValueError(f"w: got shape {tuple(w.shape)}, takes at least one axis and one number")
     if not bool(torch.isfinite(torch.stack(torch.aminmax(w.detach()))).all()):

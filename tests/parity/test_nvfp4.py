@@ -27,7 +27,7 @@ E4M3[127] = np.nan
 
 
 def to_e4m3(x: np.ndarray) -> np.ndarray:
-    """float32 -> the byte of the nearest E4M3, ties to even; NaN and what would be above 448 become byte 127, which is NaN."""
+    """float32 -> the byte of the nearest E4M3, ties to even; NaN and what is above 464 become byte 127, which is NaN."""
     edges = np.append((E4M3[:-2] + E4M3[1:-1]) / 2, 464.0)
     byte = np.searchsorted(edges, x.astype(np.float64), side="left")
     return (byte + (np.isin(x, edges) & (byte % 2 == 1))).astype(np.uint8)
@@ -67,7 +67,8 @@ def families() -> dict[str, Tensor]:
         made[f"constant {seed}"] = torch.full((ROWS, WIDTH), float(flat[0, 0] * 10 ** (seed % 9 - 6)))
         made[f"denormal {seed}"] = normal * 1e-39
         made[f"zero blocks {seed}"] = normal * (torch.rand(ROWS, WIDTH // 16, generator=g) < 0.5).repeat_interleave(16, 1)
-        made[f"spread blocks {seed}"] = normal * 10.0 ** (-7 * torch.rand(ROWS, WIDTH // 16, generator=g)).repeat_interleave(16, 1)
+        spread = 10.0 ** (-7 * torch.rand(ROWS, WIDTH // 16, generator=g))
+        made[f"spread blocks {seed}"] = normal * spread.repeat_interleave(16, 1)
         made[f"negative zeros {seed}"] = torch.where(flat < 0.3, -0.0, normal)
     return made
 
@@ -100,7 +101,8 @@ def tensors() -> dict[str, Tensor]:
 def arrays(w: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Ours, in the form of `modelopt`."""
     q = quantize(w)
-    return q.codes.numpy(), q.block_scale.view(torch.uint8).numpy(), q.tensor_scale.numpy()[0], q.dequantize(torch.float32).numpy()
+    values = q.dequantize(torch.float32)
+    return q.codes.numpy(), q.block_scale.view(torch.uint8).numpy(), q.tensor_scale.numpy()[0], values.numpy()
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
@@ -123,7 +125,7 @@ def test_more_than_a_thousand_tensors_equal_modelopt_bit_for_bit(tensors):
         assert same(block_scale, theirs[1]), name
         assert same(np.float32(tensor_scale), np.float32(theirs[2])), name
         assert same(values, theirs[3]), name
-    print(f"{finite} of {len(tensors)} tensors: codes, block scales, tensor scale and values equal ModelOpt's to the last bit")
+    print(f"{finite} of {len(tensors)} tensors: codes, block and tensor scales and values equal ModelOpt's to the last bit")
     assert finite > 1000
 
 
@@ -158,7 +160,8 @@ def by_torchao(torchao, w: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
 
 def explained(w: Tensor, ours, theirs) -> dict[str, int]:
     """The places where torchao differs, each with its reason; -1 where there is none."""
-    counts = {"scale under 2**-6": 0, "zero block": 0, "scale at a tie": 0, "negative zero": 0, "code at a tie": 0, "unexplained": 0}
+    reasons = ("scale under 2**-6", "zero block", "scale at a tie", "negative zero", "code at a tie", "unexplained")
+    counts = dict.fromkeys(reasons, 0)
     blocks = w.float().numpy().reshape(*w.shape[:-1], -1, BLOCK)
     largest = np.abs(blocks).max(-1)
     for at in zip(*np.nonzero(ours[1] != theirs[1]), strict=True):
