@@ -108,6 +108,16 @@ class Recording:
         return cls(data["device"], data["runs"], data["sections"])
 
 
+def recordings(folder: str | Path) -> list[Recording]:
+    """The device recordings of a folder, by file name; other JSON files (traces) are passed over.
+
+    Errors: ValueError for a file of this format that `validate` refuses.
+    """
+    mark = f'"format":"{FORMAT}"'
+    files = sorted(Path(folder).glob("*.json"))
+    return [Recording.load(path) for path in files if mark in path.read_text(encoding="utf-8")[:80]]
+
+
 def validate(data: dict[str, Any]) -> None:
     """Refuse a recording that does not say where each of its points comes from. Errors: ValueError with the place."""
     _need(data, {"device": dict, "runs": list, "sections": dict}, "recording")

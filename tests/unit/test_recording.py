@@ -10,7 +10,7 @@ import pytest
 from tiny import refused
 
 from diffgemma_lite.measure_provenance import ROOT
-from diffgemma_lite.recording import DEVICE, FORMAT, PROVENANCE, TIMING, Recording, validate
+from diffgemma_lite.recording import DEVICE, FORMAT, PROVENANCE, TIMING, Recording, recordings, validate
 
 TIME = dict(median=2.0, low=1.5, high=2.5, least=1.0, repeats=7)
 
@@ -113,13 +113,20 @@ def test_the_roofs_are_the_best_that_were_measured():
         Recording(made().device, [run()]).hardware()
 
 
-FILES = sorted((ROOT / "assets" / "recordings").glob("*.json"))
-COMMITTED = [path for path in FILES if f'"format":"{FORMAT}"' in path.read_text(encoding="utf-8")[:80]]
+COMMITTED = recordings(ROOT / "assets" / "recordings")
 
 
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_a_committed_recording_is_of_committed_code_and_holds_every_section(path):
-    recording = Recording.load(path)
+def test_a_folder_gives_its_device_recordings(tmp_path):
+    (tmp_path / "a-trace.json").write_text('{"format":"diffgemma_lite.trace"}')
+    made().save(tmp_path / "toy.json")
+    assert recordings(tmp_path) == [made()]
+    (tmp_path / "bad.json").write_text(f'{{"format":"{FORMAT}","version":1}}')
+    with pytest.raises(ValueError, match="recording"):
+        recordings(tmp_path)
+
+
+@pytest.mark.parametrize("recording", COMMITTED, ids=lambda recording: recording.device["name"])
+def test_a_committed_recording_is_of_committed_code_and_holds_every_section(recording):
     assert {point["run"] for s in recording.sections.values() for point in s["points"]} == set(range(len(recording.runs)))
     for made_by in recording.runs:
         assert re.fullmatch(r"[0-9a-f]{40}", made_by["revision"]) and made_by["changed"] == []
