@@ -5,11 +5,13 @@ nvfp4_tensor      blocks of 16, E4M3 block scales, the float32 tensor scale: qua
 nvfp4_formats     what to compare with: MXFP4, INT4 in groups, FP8; the signal-to-noise ratio
 nvfp4_layers      linear layer, experts and embedding that hold packed weights
 nvfp4_model       a model converted part by part; calibration
+nvfp4_checkpoint  both public layouts, written and read (nvfp4_assemble: from tensors to layers)
 Walked through in notebook 10.
 """
 
 from __future__ import annotations
 
+from .nvfp4_checkpoint import load_quantized, save_quantized
 from .nvfp4_formats import FORMATS, round_trip, snr_db
 from .nvfp4_layers import NVFP4Embedding, NVFP4Experts, NVFP4Linear
 from .nvfp4_model import PARTS, calibrate, quantize_model, round_model, stored_bytes
@@ -17,5 +19,5 @@ from .nvfp4_tensor import NVFP4Tensor, dequantize, quantize
 
 __all__ = [
     "FORMATS", "PARTS", "NVFP4Embedding", "NVFP4Experts", "NVFP4Linear", "NVFP4Tensor", "calibrate", "dequantize",
-    "quantize", "quantize_model", "round_model", "round_trip", "snr_db", "stored_bytes",
+    "load_quantized", "quantize", "quantize_model", "round_model", "round_trip", "save_quantized", "snr_db", "stored_bytes",
 ]  # fmt: skip

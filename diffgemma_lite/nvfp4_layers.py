@@ -26,7 +26,7 @@ class PackedWeight(nn.Module):
         super().__init__()
         for name in ("packed", "block_scale", "tensor_scale"):
             self.register_buffer(name, getattr(q, name))
-        self.register_buffer("input_scale", None if input_scale is None else input_scale.float().reshape(-1))
+        self.register_buffer("input_scale", None if input_scale is None else input_scale.float().reshape(-1).clone())
         self.shape, self.dtype, self.block = q.shape, q.dtype, q.block
 
     @property

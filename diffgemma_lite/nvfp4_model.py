@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .layers import ScaledEmbedding
 from .model import DiffusionGemma
 from .moe import Experts
+from .nvfp4_checkpoint import saves_packed
 from .nvfp4_formats import round_trip
 from .nvfp4_layers import PACKED, NVFP4Embedding, NVFP4Experts, NVFP4Linear, PackedWeight
 from .nvfp4_tensor import E2M1_MAX, E4M3_MAX, quantize
@@ -68,7 +69,7 @@ def quantize_model(
     for name, module in found.items():
         scales = None if input_scales is None else tuple(input_scales[key] for key in _scale_names(name, module))
         made.set_submodule(name, _packed(module, scales, knobs))
-    return made
+    return saves_packed(made)
 
 
 def _packed(module: nn.Module, scales: tuple[Tensor, ...] | None, knobs: dict) -> nn.Module:
