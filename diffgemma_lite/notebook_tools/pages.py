@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import html
+import json
 import mimetypes
 import re
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+
+from .gate import PLOTLY, PNG
 
 # nbconvert's page loads three scripts from the network; the js blocks are where it says so. It is light whatever the reader's
 # system is; here the dark theme's colours come after the light ones, for a system that asks for them. Printed output breaks
@@ -26,6 +29,18 @@ body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
 </style>
 {%- endblock -%}"""
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
+# A plotly figure: its picture (and tables, if it brings some) first; the script takes the picture's place.
+FIGURE = """<div data-plotly="waiting">{still}<div></div><script type="application/json">{figure}</script></div>"""
+DRAW = """<script>{plotly}</script><script>
+for (const host of document.querySelectorAll("[data-plotly]")) {
+  const [stage, code] = [...host.children].slice(-2), {data, layout} = JSON.parse(code.textContent);
+  host.querySelector("img")?.after(stage);
+  Plotly.newPlot(stage, data, layout, {responsive: true, displaylogo: false}).then(() => {
+    if (stage.previousElementSibling?.tagName === "IMG") stage.previousElementSibling.remove();
+    host.dataset.plotly = "live";
+  }).catch((error) => { stage.remove(); host.dataset.plotly = "failed"; console.error(error); });
+}
+</script>"""
 PICTURE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*\bsrc=["'])((?!\w+:)[^)"'\s]+)([)"'\s])""")  # ![words](file), <img src="file">
 INDEX = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>
@@ -39,6 +54,7 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
     """Writes the pages and index.html into the folder and returns them. With `formulas` each page loads from the network
     the script that typesets formulas; without it a page loads nothing, and formulas stay as they were typed."""
     from nbconvert import HTMLExporter
+    from plotly.offline import get_plotlyjs
 
     exporter = HTMLExporter(raw_template=OFFLINE + ("" if formulas else NO_FORMULAS))
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,13 +66,28 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
             if cell.cell_type == "markdown":  # a link to another notebook becomes a link to its page
                 source = re.sub(r"(\]\((?!\w+:)[^)\s]*)\.ipynb\b", r"\1.html", cell.source)
                 cell.source = with_pictures(source, path.parent)
+        figures = [output for cell in notebook.cells for output in cell.get("outputs", []) if PLOTLY in output.get("data", {})]
+        for output in figures:
+            output.data["text/html"] = with_figure(output)
         body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})
+        if figures:
+            before, end, after = body.rpartition("</body>")
+            body = before + DRAW.replace("{plotly}", get_plotlyjs()) + end + after
         written.append(folder / f"{path.stem}.html")
         written[-1].write_text(body, encoding="utf-8")
         rows.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a></li>')
     written.append(folder / "index.html")
     written[-1].write_text(INDEX.format(title="diffgemma_lite", rows="\n".join(rows)), encoding="utf-8")
     return written
+
+
+def with_figure(output: NotebookNode) -> str:
+    """HTML of an output with a plotly figure: what it shows without script, and the figure for the script at the page's end."""
+    still, picture = output.data.get("text/html", ""), output.data.get(PNG)
+    if not still and picture:
+        alt = html.escape(output.metadata.get(PNG, {}).get("alt", "A figure"), quote=True)
+        still = f'<img alt="{alt}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+    return FIGURE.format(still=still, figure=json.dumps(output.data[PLOTLY]).replace("<", "\\u003c"))
 
 
 def with_pictures(source: str, folder: Path) -> str:

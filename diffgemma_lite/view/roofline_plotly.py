@@ -53,35 +53,39 @@ def figure(r: Roofline) -> go.Figure:
         range=[math.log10(v) for v in SPAN],
         showgrid=True,
         gridcolor="#ddd",
+        dtick=1,
     )
-    fig.update_yaxes(type="log", title="FLOP/s", showgrid=True, gridcolor="#ddd")
+    heights = [10.0**power for power in range(6, 19)]
+    fig.update_yaxes(
+        type="log", title="FLOP/s", showgrid=True, gridcolor="#ddd", tickvals=heights, ticktext=[si(v, "") for v in heights]
+    )
     return fig
 
 
 def _roofs(r: Roofline, device: Hardware, colour: str, broken: bool):
-    """One line a dtype; a device whose peaks are not known has only the slope."""
-    style = dict(color=colour, width=2, dash="dash" if broken else "solid")
+    """One line a dtype, its name at its end; a device whose peaks are not known has only the slope."""
     bandwidth = f"{device.name}: {si(device.bandwidth.value, 'B/s')}<br>{device.bandwidth.source}"
+
+    def line(name: str, x: list[float], y: list[float], text: list[str]) -> go.Scatter:
+        return go.Scatter(
+            x=x, y=y, text=text, hovertemplate=HOVER, name=name, mode="lines+text", showlegend=False,
+            texttemplate=[""] * (len(x) - 1) + [name], textposition="top left", textfont=dict(color=colour, size=11),
+            line=dict(color=colour, width=2, dash="dash" if broken else "solid"),
+        )  # fmt: skip
+
     if not r.roofs(device):
         x = [SPAN[0], 100.0]
-        y = [device.bandwidth.value * v for v in x]
-        yield go.Scatter(
-            x=x, y=y, mode="lines", text=[bandwidth] * 2, hovertemplate=HOVER, name=f"{device.name} bandwidth", line=style
-        )
+        yield line(f"{device.name} bandwidth", x, [device.bandwidth.value * v for v in x], [bandwidth] * 2)
     for dtype in r.roofs(device):
         peak = device.peaks[dtype]
         ridge = device.ridge(dtype)
-        x = [SPAN[0], ridge, SPAN[1]]
         text = [
             bandwidth,
             f"{device.name}, {dtype}: memory-bound left of {ridge:.3g} FLOPs a byte",
             f"{device.name}, {dtype}: {si(peak.value, 'FLOP/s', 4)}<br>{peak.source}",
         ]
-        yield go.Scatter(
-            x=x, y=[device.bandwidth.value * SPAN[0], peak.value, peak.value], mode="lines", text=text, hovertemplate=HOVER,
-            name=f"{device.name} {dtype}" + (" measured" if broken else ""), showlegend=dtype == next(iter(r.roofs(device))),
-            line=style,
-        )  # fmt: skip
+        heights = [device.bandwidth.value * SPAN[0], peak.value, peak.value]
+        yield line(f"{device.name} {dtype}" + (" measured" if broken else ""), [SPAN[0], ridge, SPAN[1]], heights, text)
 
 
 def _coordinates(r: Roofline, precision: str, queries: int) -> dict[str, list]:
