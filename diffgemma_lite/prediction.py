@@ -1,15 +1,19 @@
 """A prediction of measured speed: the floor, plus four numbers, each fitted on one published single-user figure.
 
-Against a fit: nothing here has seen the rows it predicts. `calibrate` reads four figures of one report (arXiv:2608.00146,
-section 6: one user on an H100, fp8 weights), `predict` then says what that model means for other numbers of users, for
-autoregressive decoding and for other devices, and sets the published figure beside it. Walked through in notebook 11.
+Against a fit: the four numbers have seen none of the rows they predict. `calibrate` reads four figures of one report
+(arXiv:2608.00146, section 6: one user on an H100, fp8 weights), `predict` then says what that model means for other numbers of
+users, for autoregressive decoding and for other devices, and sets the published figure beside it. The *form* of the model has
+seen some of those rows, so it is not a blind prediction: see the last lines. Walked through in notebook 11.
 
 The time of a step is the sum over its ops of the longest of: its bytes at the achieved share of the bandwidth, its FLOPs at
 the data sheet's peak, and the least time any op takes; sampling is one measured cost per canvas position. What is left out:
 kernels that reach less than the peak (in the report attention and its projections take nearly twice what comes out here),
 work on the host between steps, the commit pass (a denoising step here, as in the report's formula), and requests that
-wait for each other. An op's activations count only where they are larger than the cache of the chip. That rule, and not a fifth
-number, was added after a first comparison: without it 8 and 16 users came out 32% too fast and the crossover at 75 users.
+wait for each other.
+
+Chosen after a first comparison with the published rows: an op's activations count only where they are larger than the cache
+of the chip (without that rule 8 and 16 users came out 32% too fast and the crossover at 75 users), and every text has its own
+favourite experts (routing.py), which decides how many weights a batch reads.
 """
 
 from __future__ import annotations
