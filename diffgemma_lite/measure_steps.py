@@ -6,6 +6,7 @@ Against timing the model's forward pass: a step is timed as generation takes it,
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -153,6 +154,7 @@ def breakdown(model: DiffusionGemma, work: Work, *, repeats: int = 5) -> dict[st
     the time on the GPU, and "idle" is what the wall clock took beyond that. "rest" is what belongs to no module: residual
     sums, rotary tables, masks, checks. The softmax of the belief runs outside of every module and is self-conditioning's.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would report an absent GPU as an error
     on_gpu = model.device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
     with named_parts(model):

@@ -12,7 +12,7 @@ work on the host between steps, the commit pass (a denoising step here, as in th
 wait for each other.
 
 Chosen after a first comparison with the published rows: an op's activations count only where they are larger than the cache
-of the chip (without that rule 8 and 16 users came out 32% too fast and the crossover at 75 users), and every text has its own
+of the chip (without that rule 8 and 16 users came out a third too fast and the crossover at 75 users), and every text has its own
 favourite experts (routing.py), which decides how many weights a batch reads.
 """
 

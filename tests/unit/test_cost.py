@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,9 +29,11 @@ from diffgemma_lite.cost import (
     predict,
     step_cost,
 )
+from diffgemma_lite.data.tokenizer import Tokenizer
 from diffgemma_lite.hardware import HARDWARE, Hardware, Sourced
 from diffgemma_lite.ops import CANVAS_PASSES
 from diffgemma_lite.prediction import REPORT_PREFIX, step_ops, step_seconds
+from diffgemma_lite.router_record import routing_record
 from diffgemma_lite.routing import inclusion
 
 BIG = Config.preset("26b_a4b")
@@ -224,6 +227,18 @@ def test_skew_is_fitted_to_the_published_84():
     assert (
         distinct_experts(BIG, 512, skew) < distinct_experts(BIG, 512, skew, texts=2) < 128
     )  # other texts, other favourites
+
+
+def test_a_trained_router_touches_fewer_experts_than_the_formula_says():
+    """The shipped model on a text of its own corpus: nearly all 16 by the formula, measured far fewer."""
+    folder = Path(__file__).resolve().parents[2] / "assets" / "checkpoints" / "python-small"
+    model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
+    text = "for name in names:\n    total = total + values[name]\n" * 4
+    ids = torch.tensor([Tokenizer.load(folder).encode(text)[: model.config.canvas_length]])
+    counted = routing_record(model, ids, model.encode(ids[:, :8])).distinct.mean(0)
+    formula = [distinct_experts(model.config, n) for n in range(1, len(counted) + 1)]
+    assert counted[0] == formula[0] == model.config.top_k_experts
+    assert len(counted) >= 32 and counted[-1] < 0.9 * formula[-1]
 
 
 # ---- floor -------------------------------------------------------------------------------------------------------------
