@@ -36,6 +36,7 @@ KNOBS = {
 DEFAULTS = {
     "prompt": "", "seed": 0, "steps": 48, "bound": 0.1, "t_max": 0.8, "t_min": 0.4, "self_conditioning": True, "stop": True,
 }  # fmt: skip
+OWN_TRAITS = ("data", "knobs", "settings", "run_count", "cancel_count", "progress", "ramp", "partial", "error")
 PREVIEW_SECONDS = 0.12  # at most one preview of the canvas in this time
 
 
@@ -195,9 +196,14 @@ class LivePlayer(anywidget.AnyWidget):
         title = _checked([trace], self._row, self._title)
         if not trace.texts and self._decode is not None:
             trace.with_texts(self._decode)
-        self.trace, self.data = trace, payload_of([trace], self._row, title)
+        # the number of the run makes a trace equal to the last one news too: the page goes to its end
+        self.trace, self.data = trace, payload_of([trace], self._row, title) | {"run": self.run_count}
 
     # -- for tests and for the notebook
+
+    def still(self) -> dict:
+        """What the page is shown now: every trait that it shares, by name (for `host.stage`)."""
+        return {name: getattr(self, name) for name in OWN_TRAITS}
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for a run that was started outside an event loop, as in a test."""

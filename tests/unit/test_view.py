@@ -278,7 +278,7 @@ def test_importing_the_views_imports_no_widget_library():
 
 
 def finished(widget) -> dict:
-    widget.join(30)
+    widget.join(120)
     return widget.progress
 
 
@@ -302,6 +302,23 @@ def test_run_shows_the_trace_and_counts_the_steps():
     widget.raise_error()
 
 
+def test_the_same_run_again_is_shown_again():
+    widget, shown = live_player(lambda settings, on_step: simulate(8, 3), knobs={"seed": 0}, trace=simulate(8, 3)), []
+    widget.observe(lambda change: shown.append(change.new), "data")
+    for n in (1, 2):
+        widget.run_count = n
+        assert finished(widget)["state"] == "done"
+    assert len(shown) == 2 and shown[0]["traces"] == shown[1]["traces"]
+
+
+def test_what_the_page_is_shown_is_every_trait_it_shares():
+    from diffgemma_lite.view.live import LivePlayer
+
+    widget = live_player(lambda settings, on_step: simulate(8, 3), knobs={"seed": 0}, trace=simulate(8, 3))
+    own = set(LivePlayer.class_traits(sync=True)) - set(LivePlayer.__mro__[1].class_traits(sync=True))
+    assert set(widget.still()) == own - {"_esm", "_css", "_anywidget_id"}
+
+
 def test_cancel_reaches_a_run_that_is_under_way():
     def run(settings, on_step):
         for n in range(2000):
@@ -312,8 +329,10 @@ def test_cancel_reaches_a_run_that_is_under_way():
 
     widget = live_player(run, knobs={"steps": 100})
     widget.run_count = 1
-    while widget.progress["step"] == 0:
+    deadline = time.monotonic() + 120
+    while widget.progress["step"] == 0 and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert widget.progress["step"] > 0, widget.error
     widget.cancel_count = 1
     assert finished(widget)["state"] == "cancelled"
     assert widget.error == "" and widget.trace is not None
@@ -365,8 +384,10 @@ def test_traits_change_on_the_event_loop_when_there_is_one():
         widget = live_player(run, knobs={"steps": 3})
         widget.observe(lambda change: where.append(threading.current_thread()), "progress")
         widget.run_count = 1
-        while widget.progress["state"] != "done":
+        deadline = time.monotonic() + 120
+        while widget.progress["state"] not in ("done", "failed") and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        assert widget.progress["state"] == "done", widget.error
 
     asyncio.run(main())
     assert len(where) >= 2 and set(where) == {threading.main_thread()}
