@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from .nvfp4_codes import ROUNDINGS, decode, pack, round_to_codes, unpack
+from .nvfp4_codes import ROUNDINGS, decode_packed, pack, round_to_codes, unpack
 
 BLOCK, BLOCKS = 16, (8, 16, 32, 64)
 E2M1_MAX, E4M3_MAX, E4M3_MIN = 6.0, 448.0, 2.0**-9  # 2**-9 is the smallest E4M3 above zero
@@ -53,7 +53,7 @@ class NVFP4Tensor:
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Float[Tensor, "..."]:
         """The numbers the codes stand for, in `dtype` (None: that of the weight)."""
-        values = decode(unpack(self.packed)).unflatten(-1, (-1, self.block)) * self.scales[..., None]
+        values = decode_packed(self.packed).unflatten(-1, (-1, self.block)) * self.scales[..., None]
         return values.flatten(-2)[..., : self.shape[-1]].to(dtype or self.dtype)
 
     def __getitem__(self, index: int) -> NVFP4Tensor:

@@ -9,7 +9,7 @@ import torch
 from tiny import generator, refused
 
 from diffgemma_lite.nvfp4 import FORMATS, dequantize, quantize, round_trip, snr_db
-from diffgemma_lite.nvfp4_codes import E2M1, MIDPOINTS, decode, pack, round_to_codes, unpack
+from diffgemma_lite.nvfp4_codes import E2M1, MIDPOINTS, decode, decode_packed, pack, round_to_codes, unpack
 from diffgemma_lite.nvfp4_formats import mxfp4
 
 EVERY_CODE = torch.arange(16, dtype=torch.uint8)
@@ -50,7 +50,7 @@ def test_every_number_of_the_format_comes_back():
 def test_two_codes_share_a_byte_the_even_column_in_the_low_half():
     assert pack(torch.tensor([[1, 2, 15, 0]], dtype=torch.uint8)).tolist() == [[0x21, 0x0F]]
     codes = torch.randint(0, 16, (3, 2, 8), generator=generator(), dtype=torch.uint8)
-    assert torch.equal(unpack(pack(codes)), codes)
+    assert torch.equal(unpack(pack(codes)), codes) and torch.equal(decode_packed(pack(codes)), decode(codes))
     with refused("codes", "3"):
         pack(torch.zeros(2, 3, dtype=torch.uint8))
 
