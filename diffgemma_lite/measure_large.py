@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .attention import KVCache
 from .config import Config
 from .cost import floor, parameters, step_cost
 from .hardware import Hardware
@@ -94,11 +95,21 @@ class _Held:
             fast = torch.compile(plain, backend=self.backend, dynamic=False, **graphs)
 
             def call(*args, **kwargs):
+                for given in (*args, *kwargs.values()):
+                    _stays_where_it_is(given)
                 torch.compiler.cudagraph_mark_step_begin()
                 return fast(*args, **kwargs)
 
             self.compiled[mode] = call
         return self.compiled[mode]
+
+
+def _stays_where_it_is(given: Any) -> None:
+    """Tell the compiler that an input's memory does not move, or a CUDA graph would copy the whole cache at every call."""
+    tensors = (*given.keys, *given.values) if isinstance(given, KVCache) else (given,)
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+            torch._dynamo.mark_static_address(tensor)
 
 
 # ---- Transformers, for comparison ----------------------------------------------------------------------------------------

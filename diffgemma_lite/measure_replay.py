@@ -79,9 +79,10 @@ def steps(recording: Recording, config: Config, name: str, device: Hardware) -> 
     for r in found:
         times_one = f"{r['timing']['median'] / one:.2f}" if one else ""
         rows.append([r["mode"], r["queries"], r["batch"], *_spread(r["timing"]), times_one, f"{1e3 * r['floor']:.3f} ms",
-                     f"{r['ratio']:.1f}", f"{r['distinct']:.1f}", f"{r['positions_rate']:,.0f}"])  # fmt: skip
+                     f"{r['ratio']:.1f}", f"{r['distinct']:.1f}", f"{r['positions_rate']:,.0f}",
+                     f"{r['memory'] / 1e6:,.0f} MB" if r["memory"] else ""])  # fmt: skip
     head = ["mode", "queries", "batch", "median", "quartiles", "n", "x one token", "floor", "median / floor", "experts",
-            "positions/s"]  # fmt: skip
+            "positions/s", "high water"]  # fmt: skip
     return f"steps of the model {name!r}, float32\n{table(head, rows)}" if rows else ""
 
 
