@@ -8,6 +8,7 @@ encoder layer adds its own `layer_scalar`. The vision tower is skipped and repor
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -15,11 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .checks import check_device, check_float_dtype, check_path, folder_to_write
 from .config import Config
 
 _DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."
 _VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
 _INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 
 
 def to_hf_name(name: str) -> str:
@@ -45,9 +48,11 @@ def load(cls, folder, *, device="cpu", dtype: torch.dtype | None = None):
 
     Errors: ValueError that lists missing, unknown, mis-shaped or NaN tensors, or says why the folder is not a checkpoint.
     """
-    folder = Path(folder)
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"dtype: got {dtype!r}, takes a floating-point torch.dtype, or None to keep what is stored")
+    folder, device = check_path("folder", folder), check_device("device", device)
+    if dtype is not None:
+        check_float_dtype("dtype", dtype)
+    if device.type == "meta":
+        raise ValueError("device: got 'meta', takes one that can hold weights")
     config = Config.from_hf(_read_json(folder / "config.json", "config.json"))
     settings = folder / "generation_config.json"
     defaults = _generation_defaults(_read_json(settings, settings.name)) if settings.exists() else {}
@@ -77,6 +82,10 @@ def load(cls, folder, *, device="cpu", dtype: torch.dtype | None = None):
     return model.eval()
 
 
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())  # isfinite alone would make a second tensor
+
+
 def _place(model, name: str, stored: str, tensor: Tensor, dtype, again: bool, problems: list[str]) -> None:
     """Put one tensor where its meta placeholder is; a tied copy must equal what is already there."""
     owner, _, leaf = name.rpartition(".")
@@ -84,7 +93,7 @@ def _place(model, name: str, stored: str, tensor: Tensor, dtype, again: bool, pr
     if not tensor.is_floating_point():
         problems.append(f"{stored} is {tensor.dtype}, not a floating-point weight (a quantised checkpoint needs nvfp4.py)")
         return
-    if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):  # isfinite alone would make a second tensor
+    if not _is_finite(tensor):
         problems.append(f"{stored} holds NaN or infinity")
     tensor = tensor.to(dtype=dtype or tensor.dtype, copy=True)  # a copy, so that the file can be unmapped
     held = getattr(module, leaf)
@@ -99,13 +108,16 @@ def _place(model, name: str, stored: str, tensor: Tensor, dtype, again: bool, pr
 
 
 def save(model, folder) -> None:
-    """Model -> folder. One copy of the weights; every file appears whole or not at all."""
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder: {folder} is a file, takes a folder")
+    """Model -> folder. One copy of the weights; every file appears whole or not at all, and shards of another model go.
+
+    Errors: ValueError for weights that `load` would refuse, and for a folder that cannot be written; nothing is touched then.
+    """
     if model.device.type == "meta":
         raise ValueError("model: is on the meta device and has no weights to save")
-    folder.mkdir(parents=True, exist_ok=True)
+    broken = [name for name, w in model.state_dict().items() if not _is_finite(w)]
+    if broken:
+        raise ValueError(f"model: {', '.join(broken[:5])} hold NaN or infinity, takes weights that are numbers")
+    folder = folder_to_write("folder", folder)
     config = model.config.to_hf() | {"dtype": str(model.dtype).removeprefix("torch.")}
     tensors = {to_hf_name(k): v.detach().contiguous() for k, v in model.state_dict().items()}
     # Transformers always builds a vision tower; zeros of the smallest one keep its loader quiet
@@ -115,6 +127,8 @@ def save(model, folder) -> None:
     partial.chmod(0o644)  # the library makes it readable by its owner only
     partial.replace(folder / "model.safetensors")
     (folder / _INDEX).unlink(missing_ok=True)
+    for old in [path for path in folder.iterdir() if _SHARD.fullmatch(path.name)]:
+        old.unlink()
     _write_json(folder / "config.json", config)
     if model.generation_defaults:
         _write_json(folder / "generation_config.json", _generation_config(model.generation_defaults))
@@ -129,7 +143,10 @@ _PLAIN_KEYS = ("max_new_tokens", "eos_token_id", "pad_token_id", "bos_token_id")
 def _generation_defaults(data: dict) -> dict:
     """generation_config.json -> flat dict; entropy_bound comes out of its nested sampler_config."""
     defaults = {k: data[k] for k in _SAMPLER_KEYS + _PLAIN_KEYS if data.get(k) is not None}
-    bound = (data.get("sampler_config") or {}).get("entropy_bound", data.get("entropy_bound"))
+    sampler = data.get("sampler_config") or {}
+    if not isinstance(sampler, dict):
+        raise ValueError(f"folder: sampler_config of generation_config.json is {sampler!r}, takes a JSON object or null")
+    bound = sampler.get("entropy_bound", data.get("entropy_bound"))
     return defaults | ({} if bound is None else {"entropy_bound": bound})
 
 
@@ -174,8 +191,8 @@ def _shards(folder: Path) -> list[Path]:
 
 def _open(shard: Path, device):
     try:
-        return safe_open(shard, framework="pt", device=str(device))
-    except SafetensorError as error:
+        return safe_open(shard, framework="pt", device="cpu" if device.type == "cpu" else str(device))
+    except (OSError, SafetensorError) as error:
         raise ValueError(f"folder: {shard} is not a whole safetensors file ({error})") from error
 
 

@@ -165,6 +165,18 @@ def test_saving_over_a_checkpoint_replaces_it(folder):
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_saving_over_shards_leaves_none_of_them(folder):
+    """They would be as large as the model again, and a tool that looks for shards would find another model's. Other files stay."""
+    shard(folder)
+    mine = ["notes.txt", "model-of-mine.safetensors", "model-1-of-2.txt"]
+    for name in mine:
+        (folder / name).write_text("mine")
+    other = tiny(seed=1)
+    other.save_pretrained(folder)
+    assert torch.equal(logits(load(folder)), logits(other))
+    assert sorted(p.name for p in folder.iterdir()) == sorted(["config.json", "model.safetensors", *mine])
+
+
 def test_a_failed_save_leaves_the_old_weights(folder, monkeypatch):
     before = logits(load(folder))
 
