@@ -63,7 +63,7 @@ class Config:
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Config:
         """A named size (see PRESETS), with any field changed: `Config.preset("tiny", sliding_window=16)`."""
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"name: {name!r} is no preset; there are {', '.join(PRESETS)}")
         sizes = dict(PRESETS[name])
         if "num_hidden_layers" in changes:  # another depth has another pattern of layers
@@ -82,7 +82,10 @@ class Config:
     @classmethod
     def from_hf(cls, data: dict[str, Any]) -> Config:
         """From the parsed config.json of a DiffusionGemma folder. Unknown settings that change the maths are refused."""
-        return _from_hf(cls, data)
+        try:
+            return _from_hf(cls, data)
+        except (AttributeError, KeyError, TypeError) as error:  # a list where an object belongs, text where a number does
+            raise ValueError(f"data: is not a config.json of this model ({error}), takes the published layout") from error
 
     def to_hf(self) -> dict[str, Any]:
         """The config.json that Transformers' DiffusionGemmaConfig reads."""
@@ -98,7 +101,7 @@ def _validate(c: Config) -> None:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
 
     def integer(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and value < 2**31
 
     reals = {"final_logit_softcapping", "rms_norm_eps", "sliding_rope_theta", "full_rope_theta", "initializer_range"}
     token_ids = {"pad_token_id", "eos_token_id", "bos_token_id"}
@@ -109,13 +112,13 @@ def _validate(c: Config) -> None:
         elif f.name in token_ids:  # vocab_size, the first field, has been checked by now
             need(integer(value) and 0 <= value < c.vocab_size, f.name, f"a token id from 0 to vocab_size - 1 = {c.vocab_size - 1}")
         elif f.name not in {"layer_types", "hidden_activation", "partial_rotary_factor"}:
-            need(integer(value) and value > 0, f.name, "an integer above 0")
+            need(integer(value) and value > 0, f.name, "an integer above 0, below 2**31")
     share = c.partial_rotary_factor
     need(number(share) and 0 < share <= 1, "partial_rotary_factor", "a share above 0, at most 1")
     need(c.hidden_activation == "gelu_pytorch_tanh", "hidden_activation", "'gelu_pytorch_tanh', the published one")
     listed = isinstance(c.layer_types, tuple) and len(c.layer_types) == c.num_hidden_layers
     need(listed, "layer_types", f"{c.num_hidden_layers} entries, one a layer")
-    need(set(c.layer_types) <= {SLIDING, FULL}, "layer_types", f"only {SLIDING!r} and {FULL!r}")
+    need(all(kind in (SLIDING, FULL) for kind in c.layer_types), "layer_types", f"only {SLIDING!r} and {FULL!r}")
     need(c.layer_types[-1] == FULL, "layer_types", f"{FULL!r} as the last entry (the reference forces it)")
     need(c.top_k_experts <= c.num_experts, "top_k_experts", f"at most num_experts = {c.num_experts}")
     for name in ("num_key_value_heads", "num_global_key_value_heads"):
@@ -178,6 +181,8 @@ def _full_layer_sizes(text: dict[str, Any], types: tuple[str, ...]) -> tuple[int
     width, heads = text["head_dim"], text["num_key_value_heads"]
     if "per_layer_config" not in text:
         return text.get("global_head_dim") or 512, text.get("num_global_key_value_heads") or heads
+    if not all(str(i).isdigit() for i in text["per_layer_config"].keys()):
+        raise ValueError(f"data: per_layer_config has keys {list(text['per_layer_config'])}, takes layer numbers")
     rest = {int(i): own for i, own in text["per_layer_config"].items()}
     full = [rest.pop(i, {}) for i, kind in enumerate(types) if kind == FULL] or [{}]
     if rest or any(own != full[0] for own in full) or full[0].keys() - {"head_dim", "num_key_value_heads"}:

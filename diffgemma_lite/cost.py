@@ -9,6 +9,7 @@ and 11.
 
 from __future__ import annotations
 
+from .checks import check_class
 from .config import Config
 from .hardware import floor
 from .ops import OpCost, by_part, step_cost
@@ -31,6 +32,7 @@ def parameters(config: Config) -> dict[str, int]:
 
     The head is the embedding (tied), so it counts once. `layer_scalar`s are buffers and do not count.
     """
+    check_class("config", config, Config)
     c = config
     d, layers = c.hidden_size, range(c.num_hidden_layers)
     heads = c.num_attention_heads

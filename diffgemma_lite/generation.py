@@ -123,6 +123,8 @@ def _denoise_canvas(
             check_filtered(filtered, logits)
             logits = filtered
         step = step_function(logits, canvas, n, sampler, previous=previous, generator=generator, ended=rows_end, **given)
+        if not isinstance(step, Step):
+            raise ValueError(f"step_function: returned {type(step).__name__}, takes one that returns a Step")
         taken += ~(ended | previous[-1].finished if previous else ended)
         all_done, broken = torch.stack([step.finished.all(), step.entropy.isnan().any()]).tolist()  # one synchronisation
         if broken:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .checks import check_class
 from .ops import OpCost
 
 DTYPES = ("fp32", "tf32", "bf16", "fp8", "fp4")
@@ -124,6 +125,7 @@ def floor(
     ops: with them the bound is no bound (the report's 4.66 ms for the experts of a canvas step would beat it);
     `activations=True` is the estimate for kernels that write every result to memory.
     """
+    check_class("hardware", hardware, Hardware, ", such as hardware('H100')")
     total = 0.0
     for op in ops:
         moved = op.bytes if activations else op.bytes_weights + op.bytes_kv

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from .attention import KVCache
+from .checks import check_generators, is_integer, kind_of, shown
+from .config import Config
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int, device: torch.device, *, look: bool = True) -> None:
@@ -77,6 +79,10 @@ def _check_cache(model, name: str, batch: int, cache) -> None:
         raise ValueError(f"cache: got {type(cache).__name__}, takes what encode() returned; the prefix is read from it")
     if len(cache.keys) != model.config.num_hidden_layers:
         raise ValueError(f"cache: has {len(cache.keys)} layers, takes one of this model, {model.config.num_hidden_layers} layers")
+    for layer, keys in enumerate(cache.keys):
+        have, want = (keys.shape[1], keys.shape[3]), (model.config.kv_heads(layer), model.config.head_width(layer))
+        if have != want:
+            raise ValueError(f"cache: layer {layer} has (heads, width) {have}, takes one of this model, {want}")
     if cache.keys[0].device != model.device:
         raise ValueError(f"cache: is on {cache.keys[0].device}, the model is on {model.device}")
     if cache.batch != batch:
@@ -101,20 +107,11 @@ def check_self_conditioning(model, canvas: Tensor, logits: Tensor | None, mask: 
         raise ValueError(f"self_conditioning: got dtype {logits.dtype}, takes floating-point logits")
     if mask is not None and logits is None:
         raise ValueError("self_conditioning_mask: was given without self_conditioning, takes both or neither")
-    if mask is not None and (_is(mask) != "torch.bool" or tuple(mask.shape) != (canvas.shape[0],)):
-        raise ValueError(f"self_conditioning_mask: got {_shown(mask)}, takes torch.bool ({canvas.shape[0]},)")
+    if mask is not None and (kind_of(mask) != "torch.bool" or tuple(mask.shape) != (canvas.shape[0],)):
+        raise ValueError(f"self_conditioning_mask: got {shown(mask)}, takes torch.bool ({canvas.shape[0]},)")
     for name, given in (("self_conditioning", logits), ("self_conditioning_mask", mask)):
         if given is not None and given.device != model.device:
             raise ValueError(f"{name}: is on {given.device}, the model is on {model.device}")
-
-
-def _is(value) -> str:
-    """The dtype of a tensor, the class of anything else."""
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-
-
-def _shown(value) -> str:
-    return f"{_is(value)} {tuple(value.shape)}" if isinstance(value, Tensor) else _is(value)
 
 
 def check_generation(
@@ -138,8 +135,8 @@ def check_generation(
     if pinned is not None:
         if initial_canvas is None:
             raise ValueError("pinned: was given without initial_canvas, which holds the ids to pin")
-        if _is(pinned) != "torch.bool" or tuple(pinned.shape) != shape:
-            raise ValueError(f"pinned: got {_shown(pinned)}, takes torch.bool {shape}, True where the canvas must not change")
+        if kind_of(pinned) != "torch.bool" or tuple(pinned.shape) != shape:
+            raise ValueError(f"pinned: got {shown(pinned)}, takes torch.bool {shape}, True where the canvas must not change")
         if pinned.device != model.device:
             raise ValueError(f"pinned: is on {pinned.device}, the model is on {model.device}")
     return ends, pad
@@ -148,7 +145,7 @@ def check_generation(
 def check_filtered(filtered, logits: Tensor) -> None:
     """What a logits_filter returned."""
     if not isinstance(filtered, Tensor) or filtered.shape != logits.shape or not filtered.is_floating_point():
-        got = _shown(filtered)
+        got = shown(filtered)
         raise ValueError(f"logits_filter: returned {got}, takes one that returns logits of shape {tuple(logits.shape)}")
 
 
@@ -158,8 +155,8 @@ def check_autoregressive(
     """The same for `generate_autoregressive`."""
     ends, pad = _check_common(model, ids, attention_mask, max_new_tokens, eos_token_id, pad_token_id, generator, callbacks)
     number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-    if not number or not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature: got {temperature!r}, takes a number of at least 0 (0 is greedy)")
+    if not number or not (temperature == 0 or 1e-6 <= temperature < float("inf")):
+        raise ValueError(f"temperature: got {temperature!r}, takes 0 (greedy) or a number of at least 1e-6")
     limit = model.config.max_position_embeddings
     if ids.shape[1] + max_new_tokens > limit:
         end = ids.shape[1] + max_new_tokens
@@ -167,26 +164,25 @@ def check_autoregressive(
     return ends, pad
 
 
-def _is_id(value, vocab: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab
-
-
 def _check_common(
     model, ids, attention_mask, max_new_tokens, eos_token_id, pad_token_id, generator, callbacks: dict
 ) -> tuple[Tensor | None, int]:
+    if not isinstance(getattr(model, "config", None), Config):
+        got = model if isinstance(model, type) else type(model).__name__
+        raise ValueError(f"model: got {got}, takes a DiffusionGemma")
     vocab = model.config.vocab_size
     check_prompt(model, ids, attention_mask, None)
-    if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 1:
+    if not is_integer(max_new_tokens, 1):
         raise ValueError(f"max_new_tokens: got {max_new_tokens!r}, takes an integer above 0")
     ends = None
     if eos_token_id is not None:
         listed = list(eos_token_id) if isinstance(eos_token_id, (list, tuple)) else [eos_token_id]
-        if not listed or not all(_is_id(e, vocab) for e in listed):
+        if not listed or not all(is_integer(e, 0, vocab - 1) for e in listed):
             takes = f"an id from 0 to {vocab - 1}, a list of them, or None"
             raise ValueError(f"eos_token_id: got {eos_token_id!r}, takes {takes}")
         ends = torch.tensor(listed, device=ids.device)
     pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
-    if not _is_id(pad, vocab):
+    if not is_integer(pad, 0, vocab - 1):
         raise ValueError(f"pad_token_id: got {pad!r}, takes an id from 0 to {vocab - 1}")
     for name, callback in callbacks.items():
         if not callable(callback) and (callback is not None or name == "step_function"):
@@ -196,11 +192,7 @@ def _check_common(
 
 
 def _check_generator(model, rows: int, generator) -> None:
-    several = isinstance(generator, (list, tuple))
-    if several and len(generator) != rows:
-        raise ValueError(f"generator: got a list of {len(generator)}, takes one per row, {rows}")
-    for g in generator if several else [generator]:
-        if (several or g is not None) and not isinstance(g, torch.Generator):
-            raise ValueError(f"generator: got {type(g).__name__}, takes a torch.Generator or a list with one per row")
+    check_generators(generator, rows)
+    for g in generator if isinstance(generator, (list, tuple)) else [generator]:
         if g is not None and g.device.type != model.device.type:
             raise ValueError(f"generator: is on {g.device}, takes one on the model's device {model.device}")

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from .checks import check_integer
 from .noise import corrupt
 
 T_EPSILON = 1e-4  # t is drawn from [T_EPSILON, 1 - T_EPSILON], as the public training code does
@@ -72,8 +73,15 @@ def collate(
     """Examples (prompt, response, complete) -> Batch. `multiple` rounds the row length up, to keep the number of shapes small.
 
     indices: their numbers in the data set, which with seed and epoch fix every random draw.
-    Errors: ValueError for an example without a prompt (the decoder needs a prefix to read).
+    Errors: ValueError for no examples, one without a prompt (the decoder needs a prefix to read), and settings out of range.
     """
+    if len(examples) != len(indices) or not len(examples):
+        raise ValueError(f"indices: got {len(indices)} for {len(examples)} examples, takes one for each, at least one")
+    for name, value, least, most in (("canvas_length", canvas_length, 1, 2**31), ("multiple", multiple, 1, 2**31),
+                                     ("eos", eos, 0, vocab_size - 1), ("pad", pad, 0, vocab_size - 1)):  # fmt: skip
+        check_integer(name, value, least, most)
+    if not 0 <= self_conditioning <= 1:
+        raise ValueError(f"self_conditioning: got {self_conditioning!r}, takes a share from 0 to 1")
     rows, c = [], canvas_length
     for example, index in zip(examples, indices, strict=True):
         if not example.prompt:

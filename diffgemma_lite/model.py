@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention, KVCache, Mask, decoder_masks, encoder_masks
+from .checks import check_class, check_device, check_float_dtype
 from .config import FULL, SLIDING, Config
 from .inputs import check_canvas, check_prompt, check_self_conditioning
 from .layers import GatedMLP, RMSNorm, ScaledEmbedding, rotary_frequencies, rotary_tables, soft_cap
@@ -76,8 +77,11 @@ class DiffusionGemma(nn.Module):
 
     def __init__(self, config: Config, *, device=None, dtype=None):
         super().__init__()
-        if not isinstance(config, Config):
-            raise ValueError(f"config: got {config!r}, takes a Config, such as Config.preset('tiny')")
+        check_class("config", config, Config, ", such as Config.preset('tiny')")
+        if device is not None:
+            check_device("device", device)
+        if dtype is not None:
+            check_float_dtype("dtype", dtype)
         like = dict(device=device, dtype=dtype)
         self.config = config
         self.generation_defaults: dict = {}  # what the checkpoint's generation_config.json says

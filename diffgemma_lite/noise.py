@@ -17,26 +17,40 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from .checks import check_generators, check_integer, check_tensor
+
 Generators = Generator | Sequence[Generator] | None
 
 
 def rand_rows(draw, shape: tuple[int, ...], generator: Generators) -> Tensor:
     """`draw(shape, generator)` once for all rows, or row by row when there is one generator per row."""
+    check_generators(generator, shape[0])
     if generator is None or isinstance(generator, Generator):
         return draw(shape, generator)
-    if len(generator) != shape[0]:
-        raise ValueError(f"generator: got a list of {len(generator)}, takes one per row, {shape[0]}")
     return torch.cat([draw((1, *shape[1:]), g) for g in generator])
 
 
 def uniform_tokens(shape: tuple[int, ...], vocab_size: int, generator: Generators, device) -> Int[Tensor, "b c"]:
     """Ids drawn uniformly from the whole vocabulary: a canvas of pure noise."""
+    check_integer("vocab_size", vocab_size, 1)
     return rand_rows(lambda s, g: torch.randint(0, vocab_size, s, generator=g, device=device), shape, generator)
 
 
 def _check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+    check_tensor(name, ids, "token ids", ("B", "C"))
+    if (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
         raise ValueError(f"{name}: got ids from {int(ids.min())} to {int(ids.max())}, takes 0 to {vocab_size - 1}")
+
+
+def _check_belief(x_t: Tensor, p_x0: Tensor, **levels: Tensor) -> None:
+    """A canvas, what is believed about it, and noise levels, one per row. NaN is let through: it has to be seen where it arose."""
+    check_tensor("p_x0", p_x0, "floating-point numbers", ("B", "C", "V"))
+    _check_ids("x_t", x_t, p_x0.shape[-1])
+    check_tensor("p_x0", p_x0, "floating-point numbers", (*x_t.shape, "V"), x_t.device)
+    if bool((p_x0 < 0).any()) or bool(((p_x0.sum(-1) - 1).abs() > 0.02).any()):
+        raise ValueError("p_x0: got negative numbers or sums that are not 1, takes probabilities of the clean token")
+    for name, level in levels.items():
+        check_tensor(name, level, "numbers", (len(x_t),), x_t.device)
 
 
 def corrupt(
@@ -45,15 +59,19 @@ def corrupt(
 ) -> tuple[Int[Tensor, "b c"], Bool[Tensor, "b c"]]:  # fmt: skip
     """Noise each token of x [B, C] with probability t [B], one noise level per row. Returns (x_t, changed), both [B, C].
 
-    Uniform-state by default; with `mask_id` absorbing-state. A token noised to its own value counts as unchanged, so the
-    expected changed share is t (1 - 1/V). `pinned` positions stay clean. Errors: ValueError when t leaves [0, 1] or an
-    id the vocabulary.
+    Uniform-state by default; with `mask_id` absorbing-state: an id of the vocabulary, or V for one beside it. A token noised to its own value counts as unchanged, so the
+    expected changed share is t (1 - 1/V). `pinned` positions stay clean. Errors: ValueError when t leaves [0, 1], an id the
+    vocabulary, or a shape or dtype is another.
     """
-    if t.shape != x.shape[:1] or not bool(((t >= 0) & (t <= 1)).all()):  # NaN is refused too
-        raise ValueError(f"t: got {t.tolist()}, takes one noise level from 0 to 1 for each of the {len(x)} rows")
+    check_integer("vocab_size", vocab_size, 1)
     _check_ids("x", x, vocab_size)
-    if pinned is not None and pinned.shape != x.shape:
-        raise ValueError(f"pinned: got shape {tuple(pinned.shape)}, takes {tuple(x.shape)}, the shape of x")
+    check_tensor("t", t, "numbers", (len(x),), x.device)
+    if not bool(((t >= 0) & (t <= 1)).all()):  # NaN is refused too
+        raise ValueError(f"t: got {t.tolist()}, takes one noise level from 0 to 1 for each of the {len(x)} rows")
+    if pinned is not None:
+        check_tensor("pinned", pinned, "torch.bool", tuple(x.shape), x.device)
+    if mask_id is not None:
+        check_integer("mask_id", mask_id, 0, vocab_size)
     hit = rand_rows(lambda s, g: torch.rand(s, generator=g, device=x.device), tuple(x.shape), generator) < t[:, None]
     if pinned is not None:
         hit = hit & ~pinned
@@ -70,10 +88,10 @@ def posterior(
     By Bayes, q(x_s = v | x_t, x_0) = q(x_t | v) q(v | x_0) / q(x_t | x_0); averaging over x_0 ~ p_x0 needs only sums over V,
     because every factor is "a constant, plus something on one token".
     """
+    _check_belief(x_t, p_x0, t=t, s=s)
     if not bool(((s >= 0) & (s < t) & (t <= 1)).all()):
         raise ValueError(f"s, t: got s = {s.tolist()}, t = {t.tolist()}, takes 0 <= s < t <= 1")
     v = p_x0.shape[-1]
-    _check_ids("x_t", x_t, v)
     t, s = t[:, None, None].to(p_x0.dtype), s[:, None, None].to(p_x0.dtype)
     keep_s, keep_t, keep = 1 - s, 1 - t, (1 - t) / (1 - s)
     here = torch.zeros_like(p_x0).scatter_(-1, x_t[..., None], 1.0)  # 1 on the token that stands in x_t
@@ -90,8 +108,8 @@ def euler_step(
     Like `posterior` it hands on the right marginal when p_x0 is the true P(x_0 | x_t); unlike the exact process it never
     swaps noise for other noise. Errors: ValueError when dt leaves (0, t] or an id the vocabulary.
     """
+    _check_belief(x_t, p_x0, t=t, dt=dt)
     if not bool(((dt > 0) & (dt <= t) & (t <= 1)).all()):
         raise ValueError(f"dt, t: got dt = {dt.tolist()}, t = {t.tolist()}, takes 0 < dt <= t <= 1")
-    _check_ids("x_t", x_t, p_x0.shape[-1])
     here = torch.zeros_like(p_x0).scatter_(-1, x_t[..., None], 1.0)
     return here + (dt / t)[:, None, None].to(p_x0.dtype) * (p_x0 - here)

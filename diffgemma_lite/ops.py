@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from .checks import check_class, check_integer
 from .config import Config
 from .routing import distinct_experts
 
@@ -109,9 +110,9 @@ def _by_part(weight_bytes: float | Mapping[str, float]) -> dict[str, float]:
 
 
 def _check(config: Config, prefix: int, queries: int, batch: int, mode: str) -> None:
+    check_class("config", config, Config)
     for name, value, least in (("prefix", prefix, 0), ("queries", queries, 1), ("batch", batch, 1)):
-        if not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}: got {value!r}, takes an integer of at least {least}")
+        check_integer(name, value, least)
     if mode not in MODES:
         raise ValueError(f"mode: got {mode!r}, takes one of {', '.join(MODES)}")
 

@@ -19,6 +19,11 @@ CANDIDATES = 5  # most likely tokens kept for each position and step
 ATTENDED = 4  # most attended positions kept for each position, step and layer
 
 
+def _array(tensor: Tensor) -> np.ndarray:
+    """To numpy, which knows no bfloat16; float32 holds it exactly."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
 class Recorder:
     """add(step) after every step, commit(...) after every canvas, trace(...) at the end.
 
@@ -49,7 +54,8 @@ class Recorder:
     def add(self, step: Step) -> None:
         probs, ids = step.scaled_logits.softmax(-1).topk(min(CANDIDATES, self.vocab_size), dim=-1)
         kept = {name: getattr(step, name) for name in _KEPT} | {"top_ids": ids, "top_probs": probs} | self.attended
-        self.steps.append({name: tensor.cpu().numpy() for name, tensor in kept.items()} | {"temperature": step.temperature})
+        arrays = {name: _array(tensor) for name, tensor in kept.items()}
+        self.steps.append(arrays | {"temperature": step.temperature})
 
     def commit(self, taken: Tensor, stop: list[str], last: Step) -> None:
         stacked = {name: np.stack([np.asarray(s[name]) for s in self.steps]) for name in self.steps[0]}

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from .checks import check_class, check_generators, check_integer, check_tensor, is_integer, shown
 from .noise import Generators, uniform_tokens
 
 
@@ -41,12 +42,11 @@ class SamplerConfig:
         def number(value) -> bool:
             return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
-        steps, stable = self.max_denoising_steps, self.stability_threshold
-        need(isinstance(steps, int) and steps is not True and steps > 0, "max_denoising_steps", "an integer above 0")
+        need(is_integer(self.max_denoising_steps, 1), "max_denoising_steps", "an integer above 0")
         need(number(self.entropy_bound) and self.entropy_bound >= 0, "entropy_bound", "nats, a number of at least 0")
-        need(number(self.t_max) and 0 < self.t_max < float("inf"), "t_max", "a temperature above 0")
+        need(number(self.t_max) and 1e-6 <= self.t_max < float("inf"), "t_max", "a temperature of at least 1e-6")
         need(number(self.t_min) and 0 <= self.t_min <= self.t_max, "t_min", f"a temperature from 0 to t_max = {self.t_max}")
-        need(isinstance(stable, int) and stable is not True and stable >= 0, "stability_threshold", "an integer of at least 0")
+        need(is_integer(self.stability_threshold, 0), "stability_threshold", "an integer of at least 0")
         threshold = self.confidence_threshold
         need(threshold is None or (number(threshold) and threshold > 0), "confidence_threshold", "nats above 0, or None")
         need(isinstance(self.self_conditioning, bool), "self_conditioning", "True or False")
@@ -55,6 +55,7 @@ class SamplerConfig:
     @classmethod
     def from_defaults(cls, defaults: dict, **changes) -> SamplerConfig:
         """From `model.generation_defaults`, with changes."""
+        check_class("defaults", defaults, dict)
         names = ("max_denoising_steps", "entropy_bound", "t_max", "t_min", "stability_threshold", "confidence_threshold")
         return cls(**({k: defaults[k] for k in names if k in defaults} | changes))
 
@@ -84,9 +85,10 @@ class Step:
 
 def temperature_at(step: int, sampler: SamplerConfig) -> float:
     """Temperature of step 0 .. N-1: t_max first, then down in a straight line; the last is t_min + (t_max - t_min) / N."""
+    check_class("sampler", sampler, SamplerConfig)
     n = sampler.max_denoising_steps
-    if not 0 <= step < n:
-        raise ValueError(f"step: got {step}, takes 0 to {n - 1}")
+    if not is_integer(step, 0, n - 1):
+        raise ValueError(f"step: got {step!r}, takes 0 to {n - 1}")
     # in float32 like the reference: one unit in the last place here becomes another canvas ten steps later
     share = torch.tensor(n - step, dtype=torch.float32) / n
     return float(sampler.t_min + (sampler.t_max - sampler.t_min) * share)
@@ -94,6 +96,8 @@ def temperature_at(step: int, sampler: SamplerConfig) -> float:
 
 def token_entropy(scaled_logits: Float[Tensor, "b c v"]) -> Float[Tensor, "b c"]:
     """Entropy of softmax(scaled_logits) at each position, nats. A logit of -inf contributes nothing; NaN stays NaN."""
+    if not isinstance(scaled_logits, Tensor) or not scaled_logits.is_floating_point() or not scaled_logits.numel():
+        raise ValueError(f"scaled_logits: got {shown(scaled_logits)}, takes floating-point numbers [B, C, V]")
     log_p = scaled_logits - scaled_logits.logsumexp(dim=-1, keepdim=True)
     return -(log_p.clamp(min=torch.finfo(log_p.dtype).min) * log_p.softmax(dim=-1)).sum(-1)
 
@@ -104,8 +108,11 @@ def accept(entropy: Float[Tensor, "b c"], bound: float, pinned: Bool[Tensor, "b 
     The sum without the largest bounds the mutual information of the accepted draws, so that drawing them independently in
     one step is nearly drawing them jointly. The surest position is always accepted.
     """
-    if not bound >= 0:
-        raise ValueError(f"bound: got {bound}, takes nats of at least 0")
+    check_tensor("entropy", entropy, "floating-point numbers", ("B", "C"))
+    if not isinstance(bound, (int, float)) or not bound >= 0:
+        raise ValueError(f"bound: got {bound!r}, takes nats of at least 0")
+    if pinned is not None:
+        check_tensor("pinned", pinned, "torch.bool", tuple(entropy.shape), entropy.device)
     candidates = entropy if pinned is None else entropy.masked_fill(pinned, torch.inf)
     ordered, position = candidates.sort(dim=-1)
     taken = ordered.cumsum(dim=-1) - ordered <= bound
@@ -117,6 +124,8 @@ def renoise(
     sampled: Int[Tensor, "b c"], accepted: Bool[Tensor, "b c"], vocab_size: int, generator: Generators = None
 ) -> Int[Tensor, "b c"]:
     """Keep the accepted draws, put uniform noise everywhere else. The noise is drawn for all positions."""
+    check_tensor("sampled", sampled, "token ids", ("B", "C"))
+    check_tensor("accepted", accepted, "torch.bool", tuple(sampled.shape), sampled.device)
     return torch.where(accepted, sampled, uniform_tokens(tuple(sampled.shape), vocab_size, generator, sampled.device))
 
 
@@ -128,6 +137,10 @@ def should_stop(
 
     previous [k, B, C]: the last argmax canvases of this canvas, k up to the threshold; fewer than that is not stable.
     """
+    check_class("sampler", sampler, SamplerConfig)
+    check_tensor("argmax", argmax, "token ids", ("B", "C"))
+    check_tensor("entropy", entropy, "floating-point numbers", tuple(argmax.shape), argmax.device)
+    check_tensor("previous", previous, "token ids", ("k", *argmax.shape), argmax.device)
     if sampler.confidence_threshold is None:
         return torch.zeros(len(argmax), dtype=torch.bool, device=argmax.device)
     k = sampler.stability_threshold
@@ -143,15 +156,16 @@ def draw_tokens(scaled_logits: Float[Tensor, "b c v"], generator: Generators = N
 
     "race": each token's exponential clock runs at the speed of its probability and the first to ring wins; this is what
     torch.multinomial does for one draw, and so the reference's stream. "cdf": where a uniform number falls in the
-    cumulative sum; same distribution, another stream, far fewer random numbers.
+    cumulative sum; same distribution, another stream, far fewer random numbers. NaN is not looked for here, which would make
+    a GPU wait: it travels in the entropies of the Step, where `generate` sees it.
     """
     if draw not in ("race", "cdf"):
         raise ValueError(f"draw: got {draw!r}, takes 'race' or 'cdf'")
+    check_tensor("scaled_logits", scaled_logits, "floating-point numbers", ("B", "C", "V"))
+    check_generators(generator, len(scaled_logits))
     probs = scaled_logits.softmax(dim=-1, dtype=torch.float32)
     if generator is None or isinstance(generator, Generator):
         return _draw(probs, generator, draw)
-    if len(generator) != len(probs):
-        raise ValueError(f"generator: got a list of {len(generator)}, takes one per row, {len(probs)}")
     return torch.cat([_draw(probs[b : b + 1], g, draw) for b, g in enumerate(generator)])
 
 
@@ -176,8 +190,7 @@ def denoise_step(
     them the stream, never depend on who is finished; with one generator per row they stop. `ended` [B] marks rows that
     have nothing to do in this canvas at all.
     """
-    if (pinned is None) != (pinned_ids is None):
-        raise ValueError("pinned: was given without pinned_ids, or they without it; takes both or neither")
+    _check_step(logits, canvas, pinned, pinned_ids, ended)
     last = previous[-1] if previous else None
     ended = torch.zeros(len(canvas), dtype=torch.bool, device=canvas.device) if ended is None else ended
     done = ended if last is None else last.finished
@@ -201,6 +214,19 @@ def denoise_step(
     stop = should_stop(argmax, history, entropy, sampler, pinned)
     revised = torch.zeros_like(fixed) if last is None else argmax != last.argmax
     return Step(index, tau, canvas, scaled, sampled, argmax, entropy, accepted, revised, fixed, done | stop, next_canvas)
+
+
+def _check_step(logits: Tensor, canvas: Tensor, pinned: Tensor | None, pinned_ids: Tensor | None, ended: Tensor | None) -> None:
+    if (pinned is None) != (pinned_ids is None):
+        raise ValueError("pinned: was given without pinned_ids, or they without it; takes both or neither")
+    check_tensor("logits", logits, "floating-point numbers", ("B", "C", "V"))
+    shape, device = tuple(logits.shape[:2]), logits.device
+    check_tensor("canvas", canvas, "token ids", shape, device)
+    if pinned is not None:
+        check_tensor("pinned", pinned, "torch.bool", shape, device)
+        check_tensor("pinned_ids", pinned_ids, "token ids", shape, device)
+    if ended is not None:
+        check_tensor("ended", ended, "torch.bool", shape[:1], device)
 
 
 def _mean_entropy(entropy: Tensor, pinned: Tensor | None) -> Tensor:

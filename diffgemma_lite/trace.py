@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .checks import check_path, file_to_write
+
 FORMAT, VERSION = "diffgemma_lite.trace", 1
 PROBABILITY_UNIT = 1 / 65535
 
@@ -102,6 +104,8 @@ class Trace:
 
     @classmethod
     def from_json(cls, data: dict) -> Trace:
+        if not isinstance(data, dict):
+            raise ValueError(f"trace: got {type(data).__name__}, takes what to_json() gave, a dict")
         if data.get("format") != FORMAT or data.get("version") != VERSION:
             got = (data.get("format"), data.get("version"))
             raise ValueError(f"trace: format and version are {got}, this code reads {(FORMAT, VERSION)}")
@@ -125,8 +129,7 @@ class Trace:
 
 def write_json(path: str | Path, data: dict) -> Path:
     """Compact JSON; the file appears whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = file_to_write("path", path)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=True), encoding="utf-8")
     partial.replace(path)
@@ -135,8 +138,9 @@ def write_json(path: str | Path, data: dict) -> Path:
 
 def read_json(path: str | Path, form: str, version: int) -> dict:
     """What `write_json` wrote, of the named format and version; a ValueError that names the path for anything else."""
+    path = check_path("path", path)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"path: {path} is no {form} file ({error})") from error
     if not isinstance(data, dict):

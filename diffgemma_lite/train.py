@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .checks import check_class, folder_to_write
 from .config import Config
 from .loss import Batch, collate, lay_out, losses
 from .model import DiffusionGemma
@@ -149,8 +150,12 @@ def train(
     and log.jsonl go; if it holds a checkpoint of the same configuration and data, training goes on from there, exactly.
     on_log(entry) returning True stops early, after a checkpoint. Interrupting (Ctrl-C) checkpoints too.
     """
-    folder = None if folder is None else Path(folder)
-    optimizer, stream = make_optimizer(model, config), BatchStream(model, examples, config)
+    check_class("model", model, DiffusionGemma)
+    check_class("config", config, TrainConfig)
+    if on_log is not None and not callable(on_log):
+        raise ValueError(f"on_log: got {type(on_log).__name__}, takes a function of one log entry")
+    stream, optimizer = BatchStream(model, examples, config), make_optimizer(model, config)
+    folder = None if folder is None else folder_to_write("folder", folder)  # not after hours, at the first checkpoint
     step, log, sums, starts = (0, [], [], []) if folder is None else load_state(folder, model, optimizer, config, stream.identity)
     about = {"data": stream.identity, "starts": [*starts, start_of(step, model)]}
     loss_of = torch.compile(losses, dynamic=False) if config.compile else losses

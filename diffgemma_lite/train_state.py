@@ -41,12 +41,17 @@ def mean_losses(sums: Sequence[Tensor], step: int) -> list[float]:
 def data_identity(examples: Sequence) -> dict:
     """{"examples", "blake2b"}: their number, and a digest of every id, in order. Errors: ValueError for ids that are no integers."""
     digest = hashlib.blake2b(digest_size=16)
+    if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
+        raise ValueError(f"examples: got {type(examples).__name__}, takes a sequence of examples")
     for n, e in enumerate(examples):
         try:
-            prompt, response = array("q", e.prompt), array("q", e.response)
+            prompt, response, complete = array("q", e.prompt), array("q", e.response), bool(e.complete)
+        except AttributeError as error:
+            what = f"number {n} is a {type(e).__name__}, takes items with prompt, response and complete"
+            raise ValueError(f"examples: {what}") from error
         except (TypeError, OverflowError) as error:
             raise ValueError(f"examples: number {n} has ids that are no integers ({error}), takes lists of token ids") from error
-        digest.update(array("q", (len(prompt), len(response), bool(e.complete))).tobytes() + prompt.tobytes() + response.tobytes())
+        digest.update(array("q", (len(prompt), len(response), complete)).tobytes() + prompt.tobytes() + response.tobytes())
     return {"examples": len(examples), "blake2b": digest.hexdigest()}
 
 

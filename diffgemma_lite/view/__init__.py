@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ..checks import file_to_write
 from ..trace import Trace
 from .attention import attention_note, attention_payload, attention_table
 from .host import OutputView, page, progressive_html
@@ -41,8 +42,7 @@ def player_html(
     """Write one self-contained file that replays the trace from disk, with the network off."""
     traces = [trace] if compare is None else [trace, compare]
     title = _checked(traces, row, title)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = file_to_write("path", path)
     path.write_text(page(_fitted(traces, row, title, PAGE_LIMIT), title), encoding="utf-8")
     return path
 
