@@ -2,7 +2,7 @@
 
 Against a score per model: every number is paired. The rounded model sees the same noise, the same canvases and the same
 seeds as the float one, so that a difference has a much narrower interval than either score alone. Walked through in
-notebook 10. The table for a shipped model, about half an hour on two cores:
+notebook 10. The table for a shipped model, some ten minutes of two free cores; it resumes where it was interrupted:
 
     python -m diffgemma_lite.nvfp4_quality assets/checkpoints/python-small assets/recordings/nvfp4-quality-python-small.json
 """
@@ -82,12 +82,14 @@ def canvas_steps(model: DiffusionGemma, prompts: Sequence[list[int]], sampler: S
 def quality(
     model: DiffusionGemma, examples: Sequence, *, prompts: Sequence[list[int]] = (), sampler: SamplerConfig | None = None,
     calibration: Sequence = (), cases: Sequence[Case] = CASES, exact: Callable[[DiffusionGemma], Tensor] | None = None,
-    seed: int = 0, log: Callable[[str], None] | None = None,
+    seed: int = 0, done: Sequence[dict[str, Any]] = (), save: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row for the float model and one a case: means with 95% intervals, changes paired with the float model.
 
     examples: held-out ones. prompts: of the canvases whose steps are counted. calibration: examples whose largest inputs
-    give the input scales. exact(model) -> [n] zeros and ones, such as solved Sudokus. Any model folder will do; see `main`.
+    give the input scales. exact(model) -> [n] zeros and ones, such as solved Sudokus. done: rows of an earlier, interrupted
+    run with the same arguments, taken as they are; save(rows) is called after each case. Steps are not counted where inputs
+    are rounded: the simulation is too slow for whole canvases.
     """
     needs = [case.name for case in cases if case.inputs]
     if needs and not calibration:
@@ -95,10 +97,10 @@ def quality(
     if not examples:
         raise ValueError("examples: is empty, takes at least one held-out example")
 
-    def measure(one: DiffusionGemma) -> dict[str, Tensor]:
+    def measure(one: DiffusionGemma, steps: bool = True) -> dict[str, Tensor]:
         loss, guess, counted = canvas_scores(one, examples, seed=seed)
         found = {"loss": loss, "guess": guess, "counted": counted}
-        if prompts:
+        if prompts and steps:
             found["steps"] = canvas_steps(one, prompts, sampler, seed=seed)
         return found | ({"exact": exact(one).float()} if exact else {})
 
@@ -106,13 +108,16 @@ def quality(
     base = measure(model.eval())
     rows = [{"parts": "nothing", "format": "float32", "inputs": False} | _row(base, base)]
     for case in cases:
-        scales = None
-        if case.inputs:
-            scales = calibrate(model, lambda m: canvas_scores(m, calibration, seed=seed + 1), case.parts)
         said = {"parts": case.name, "format": case.format, "inputs": case.inputs}
-        rows.append(said | _row(measure(case.apply(model, scales)), base))
-        if log:
-            log(json.dumps(rows[-1]))
+        before = [row for row in done if said.items() <= row.items()]
+        if not before:
+            scales = None
+            if case.inputs:
+                scales = calibrate(model, lambda m: canvas_scores(m, calibration, seed=seed + 1), case.parts)
+            before = [said | _row(measure(case.apply(model, scales), not case.inputs), base)]
+        rows.append(before[0])
+        if save:
+            save(rows)
     return rows
 
 
@@ -128,8 +133,8 @@ def _row(found: dict[str, Tensor], base: dict[str, Tensor]) -> dict[str, Any]:
     return row
 
 
-def measure_folder(folder: str | Path, *, n_examples: int, n_prompts: int, log=print) -> dict[str, Any]:
-    """The table of a checkpoint with a recipe.json beside it, and where it comes from."""
+def measure_folder(folder: str | Path, out: str | Path, *, n_examples: int, n_prompts: int) -> dict[str, Any]:
+    """The table of a checkpoint with a recipe.json beside it, and where it comes from; written after each row."""
     from .measure_provenance import describe, run_provenance
     from .recipe import Recipe
 
@@ -140,20 +145,29 @@ def measure_folder(folder: str | Path, *, n_examples: int, n_prompts: int, log=p
     prompts = [e.prompt for e in held_out[:: max(1, len(held_out) // n_prompts)]][:n_prompts]
     chosen, others = held_out[::step][:n_examples], held_out[1::step][:64]
     command = f"python -m diffgemma_lite.nvfp4_quality assets/checkpoints/{Path(folder).name}"
-    said = {"device": describe(device), "provenance": run_provenance(device, command)}
-    rows = quality(model, chosen, prompts=prompts, calibration=others, log=log)
-    return {"model": Path(folder).name, "examples": len(chosen), "prompts": len(prompts), "seed": 0, **said, "rows": rows}
+    sizes = {"model": Path(folder).name, "examples": len(chosen), "prompts": len(prompts), "seed": 0}
+    found = json.loads(Path(out).read_text(encoding="utf-8")) if Path(out).exists() else {}
+    if found and any(found.get(key) != value for key, value in sizes.items()):
+        raise ValueError(f"out: {out} holds another run ({ {key: found.get(key) for key in sizes} }), takes a new file")
+    record = sizes | {"device": describe(device), "provenance": run_provenance(device, command), "rows": []}
+
+    def save(rows: list[dict[str, Any]]) -> None:
+        record["rows"] = rows
+        Path(out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        print(json.dumps(rows[-1]), flush=True)
+
+    quality(model, chosen, prompts=prompts, calibration=others, done=found.get("rows", ()), save=save)
+    return record
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Losses, agreement and steps of a model with parts of it in four bits.")
     parser.add_argument("folder", help="a checkpoint with its recipe.json")
-    parser.add_argument("out", help="a JSON file")
+    parser.add_argument("out", help="a JSON file; if it holds rows of the same run, they are kept")
     parser.add_argument("--examples", type=int, default=256)
     parser.add_argument("--prompts", type=int, default=24)
     given = parser.parse_args(arguments)
-    record = measure_folder(given.folder, n_examples=given.examples, n_prompts=given.prompts)
-    Path(given.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    measure_folder(given.folder, given.out, n_examples=given.examples, n_prompts=given.prompts)
 
 
 if __name__ == "__main__":
