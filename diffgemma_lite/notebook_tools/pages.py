@@ -54,7 +54,6 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
     """Writes the pages and index.html into the folder and returns them. With `formulas` each page loads from the network
     the script that typesets formulas; without it a page loads nothing, and formulas stay as they were typed."""
     from nbconvert import HTMLExporter
-    from plotly.offline import get_plotlyjs
 
     exporter = HTMLExporter(raw_template=OFFLINE + ("" if formulas else NO_FORMULAS))
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +71,7 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
         body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})
         if figures:
             before, end, after = body.rpartition("</body>")
-            body = before + DRAW.replace("{plotly}", get_plotlyjs()) + end + after
+            body = before + drawing() + end + after
         written.append(folder / f"{path.stem}.html")
         written[-1].write_text(body, encoding="utf-8")
         rows.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a></li>')
@@ -88,6 +87,13 @@ def with_figure(output: NotebookNode) -> str:
         alt = html.escape(output.metadata.get(PNG, {}).get("alt", "A figure"), quote=True)
         still = f'<img alt="{alt}" style="max-width:100%" src="data:image/png;base64,{picture}">'
     return FIGURE.format(still=still, figure=json.dumps(output.data[PLOTLY]).replace("<", "\\u003c"))
+
+
+def drawing() -> str:
+    """The script that draws the figures of a page, plotly in it."""
+    from plotly.offline import get_plotlyjs
+
+    return DRAW.replace("{plotly}", get_plotlyjs())
 
 
 def with_pictures(source: str, folder: Path) -> str:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nbformat import NotebookNode
 
-from ..view.picture import find_browser
+from ..view.picture import PATIENCE, find_browser
 from .gate import MAX_OUTPUT, PLOTLY, PNG
 
 WIDTH, HEIGHT, BELOW = 900, 450, 80  # pixels of a figure that names none, and under a figure whose sliders are left out
@@ -39,7 +39,7 @@ def add_pictures(notebook: NotebookNode) -> list[str]:
         return [f"no pictures of plotly figures: {error}"]
 
     async def draw() -> None:
-        async with Kaleido(path=browser, mathjax=False) as artist:  # no script of another machine
+        async with Kaleido(path=browser, mathjax=False, timeout=PATIENCE / 1000) as artist:  # no script of another machine
             for output in outputs:
                 await _add(output, artist)
 

@@ -108,6 +108,32 @@ def progressive_html(static: str, payload: dict, view: str = "player") -> str:
     return f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">{script}</script>'
 
 
+STAGE = """
+const inflate = async (text) => {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+};
+const [code, data] = await Promise.all([inflate(CODE), inflate(DATA)]);
+const state = JSON.parse(data), listeners = [], host = document.querySelector("[data-stage]");
+window.model = {
+  get: (name) => state[name],
+  set: (name, value) => { state[name] = value; listeners.forEach(([event, react]) => event === `change:${name}` && react()); },
+  on: (event, react) => listeners.push([event, react]),
+  off() {},
+  save_changes() {},
+};
+const url = URL.createObjectURL(new Blob([JSON.parse(code)], { type: "text/javascript" }));
+await (await import(url)).default.render({ model: window.model, el: host });
+host.dataset.live = "yes";
+"""
+
+
+def stage(state: dict) -> str:
+    """A live widget without its kernel, for pictures and tests: the module with these traits, in the page's `window.model`."""
+    script = STAGE.replace("CODE", f'"{pack_text(module_text())}"').replace("DATA", f'"{pack_text(state)}"')
+    return f'<div data-stage="player"></div><script type="module">{script}</script>'
+
+
 def page(body: str, title: str) -> str:
     """One self-contained file around a progressive output."""
     words = html.escape(visible_title(title))

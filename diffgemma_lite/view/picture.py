@@ -1,6 +1,6 @@
 """A picture of the player, made from a real trace by one command (needs playwright and a browser, as the browser tests do).
 
-    python -m diffgemma_lite.view.picture assets/recordings/python-small.json assets/figures/player.png --step 12
+    python -m diffgemma_lite.view.picture assets/recordings/python-small.json player.png --step 12
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from pathlib import Path
 from ..trace import Trace
 from . import player
 from .host import page
+
+
+PATIENCE = 300_000  # milliseconds for a browser that hangs; a busy machine may need many of them
 
 
 def find_browser() -> str:
@@ -36,11 +39,12 @@ def shoot(markup: str, path: str | Path, act: Callable, *, dark: bool = False, w
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         file = Path(folder) / "page.html"
         file.write_text(markup, encoding="utf-8")
-        browser = play.chromium.launch(executable_path=find_browser(), args=as_root)
+        browser = play.chromium.launch(executable_path=find_browser(), args=as_root, timeout=PATIENCE)
         size, scheme = {"width": width, "height": 300}, "dark" if dark else "light"
         tab = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1.5)
+        tab.set_default_timeout(PATIENCE)
         tab.goto(file.as_uri())
-        tab.locator("[data-live=yes]").wait_for()
+        tab.locator("[data-live=yes], [data-plotly=live]").wait_for()
         act(tab)
         tab.screenshot(path=str(path), full_page=True)
         browser.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import Complaints, Lab, browser_path
+from harness import PATIENCE, Complaints, Lab, browser_path
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def chromium():
 
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if as_root else [])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if as_root else [], timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -42,7 +42,7 @@ def open_page(chromium) -> Iterator[Callable]:
             offline=True,
             java_script_enabled=script,
         )
-        context.set_default_timeout(120_000)
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         opened.append((context, Complaints(page, ignore)))
         page.goto(Path(path).as_uri())

@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 300_000  # milliseconds: a limit against hanging, not a measure; a shared machine can be ten times slower than a free one
 INSTALL = "sudo apt-get install -y chromium"  # or Google Chrome from its own site, on macOS and Windows
 MAC_CHROME = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
 
 def browser_path() -> str:
     """The browser's executable; a test without one skips by name, and fails where CI=true."""
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", MAC_CHROME):
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", MAC_CHROME)
+    for name in (os.environ.get("DIFFGEMMA_BROWSER") or "", *names):
         if found := shutil.which(name):
             return found
     message = f"no chromium or google-chrome on PATH; install it with: {INSTALL}"
@@ -112,7 +114,7 @@ class Lab:
         (folder / "default_setting_overrides.json").write_text(json.dumps(overrides))
 
     def _wait(self) -> None:
-        address, deadline = f"http://127.0.0.1:{self.port}/api/status?token={self.token}", time.monotonic() + 180
+        address, deadline = f"http://127.0.0.1:{self.port}/api/status?token={self.token}", time.monotonic() + PATIENCE / 1000
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
@@ -146,17 +148,17 @@ class Lab:
         notary.store.close()
         return name
 
-    def open(self, page, name: str, timeout: float = 180) -> None:
+    def open(self, page, name: str) -> None:
         """Open a notebook in its own workspace and wait until its cells are drawn."""
         page.goto(f"http://127.0.0.1:{self.port}/lab/workspaces/{name.split('.')[0]}/tree/{name}?token={self.token}&reset")
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=timeout * 1000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
         ready = "() => window.jupyterapp?.shell.currentWidget?.content?.widgets?.length > 0"
-        page.wait_for_function(ready, timeout=timeout * 1000)
+        page.wait_for_function(ready, timeout=PATIENCE)
 
     def run_all(self, page, timeout: float) -> list[str]:
         """Run every cell and wait for the last; returns the errors that cells put out."""
         page.wait_for_function(
-            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=180_000
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=PATIENCE
         )
         run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
         page.evaluate(f"() => {{ window.ran = ''; {run}.then(() => window.ran = 'done'); {WATCH_KERNEL} }}")

@@ -1,4 +1,4 @@
-"""Pictures that come from a command: of a view of a made-up trace, and of the plotly figures of a notebook."""
+"""Pictures that come from a command: of a made-up trace, of the plotly figures of a notebook, and those kept in assets/."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from harness import ROOT, browser_path, colours
 from nbformat.v4 import new_output
 from plotted import SVG, notebook_of, shown
@@ -16,6 +17,7 @@ from simulated import simulate
 from diffgemma_lite.notebook_tools.gate import PLOTLY, PNG
 from diffgemma_lite.notebook_tools.pictures import add_pictures
 from diffgemma_lite.view import picture
+from diffgemma_lite.view.figures import NAMES
 
 
 def test_the_command_draws_the_player_at_a_step(tmp_path):
@@ -53,3 +55,12 @@ def test_each_plotly_figure_of_a_notebook_gets_its_picture(chromium):
     assert notebook.cells[2] == before.cells[2]
     once = copy.deepcopy(notebook)
     assert add_pictures(notebook) == [] and notebook == once
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_view_has_a_picture_in_light_and_one_in_dark(chromium, name):
+    for theme, paper in (("light", "ffffff"), ("dark", "0c0d10")):  # of the page around the view
+        width, height, counts = colours(chromium, (ROOT / "assets" / "figures" / f"{name}_{theme}.png").read_bytes())
+        assert width >= 1000 and height >= 400
+        assert counts[paper] > 0.03 * width * height
+        assert max(counts.values()) < 0.97 * width * height and len(counts) > 100  # not blank

@@ -88,7 +88,7 @@ def test_no_fold_of_the_course_is_empty(path):
 
 
 def test_pictures_of_the_prose_are_in_the_page(tmp_path):
-    png = (ROOT / "assets" / "figures" / "player.png").read_bytes()
+    png = (ROOT / "assets" / "figures" / "player_light.png").read_bytes()
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "a.png").write_bytes(png)
     named = '![words](figures/a.png)\n\n<img alt="more" src="figures/a.png" width="30">\n\n`![code](figures/none.png)`'
