@@ -4,6 +4,9 @@ nvfp4_codes       the sixteen codes, rounding, two codes in a byte
 nvfp4_tensor      blocks of 16, E4M3 block scales, the float32 tensor scale: quantize, dequantize, NVFP4Tensor
 nvfp4_formats     what to compare with: MXFP4, INT4 in groups, FP8; the signal-to-noise ratio
 nvfp4_layers      linear layer, experts and embedding that hold packed weights
+nvfp4_native      the same tensors on a GPU that multiplies them
+nvfp4_memory      sizes of checkpoints by arithmetic
+nvfp4_quality     losses, agreement and steps, part by part
 nvfp4_model       a model converted part by part; calibration
 nvfp4_checkpoint  both public layouts, written and read (nvfp4_assemble: from tensors to layers)
 Walked through in notebook 10.
