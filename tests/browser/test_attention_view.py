@@ -42,7 +42,7 @@ def run():
 
 
 def live(page):
-    page.wait_for_selector("[data-live=yes]", timeout=10_000)
+    page.wait_for_selector("[data-live=yes]")
     return page
 
 

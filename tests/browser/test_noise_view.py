@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from simulated import HOSTILE
-from test_player import CONTRAST, ROOT, cells, focused, frame, live, seek
+from test_player import CONTRAST, ROOT, cells, focused, frame, live, pause_after, seek, settled
 
 from diffgemma_lite.view import noise_view
 from diffgemma_lite.view.host import page as page_of
@@ -111,9 +111,7 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, noise_file):
         assert page.locator(".detail h4").text_content() == f"Position {place}"
         assert page.locator(".cell[aria-selected='true']").count() == 2  # the same position in both panels
     page.keyboard.press(" ")
-    page.wait_for_function("r => Number(r.value) > 4", arg=page.locator("input[type=range]").element_handle())
-    page.keyboard.press(" ")
-    stopped = frame(page)
+    stopped = pause_after(page, 4, " ")
     page.wait_for_timeout(700)
     assert frame(page) == stopped and page.get_by_role("button", name="Play").count() == 1
     page.keyboard.press("Shift+Tab")
@@ -176,7 +174,7 @@ def test_reduced_motion_and_both_themes(open_page, noise_file):
     assert grounds[0] != grounds[1]
     for page in (still, light):
         seek(page, 12)
-        page.wait_for_timeout(250)
+        settled(page)
         assert page.locator(".grid .cell:not(.masked)").evaluate_all(PAINTED) >= 4.5
 
 

@@ -27,7 +27,7 @@ def page_file(trace, tmp_path_factory):
 
 
 def live(page):
-    page.wait_for_selector("[data-live=yes]", timeout=60_000)
+    page.wait_for_selector("[data-live=yes]")
     return page
 
 
@@ -42,6 +42,24 @@ def frame(page) -> int:
 
 def seek(page, n: int) -> None:
     page.locator("input[type=range]").evaluate("(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", n)
+
+
+def pause_after(page, n: int, key: str | None = None) -> int:
+    """Waits until it has played past frame n and pauses it in the same instant, by its button or by a key where the focus is:
+    between two calls from here a slow machine may play to the end. Returns the frame it stopped at."""
+    return page.evaluate(
+        f"""async ([n, key]) => {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
+        while (Number(range.value) <= n) await new Promise((next) => requestAnimationFrame(next));
+        if (key === null) root.querySelector('.controls .primary').click();
+        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{ key, bubbles: true, composed: true, cancelable: true }}));
+        return Number(range.value); }}""",
+        [n, key],
+    )
+
+
+def settled(page) -> None:
+    """Waits until no cell fades any more."""
+    page.wait_for_function("() => document.getAnimations().every((a) => a.playState !== 'running')")
 
 
 def shown(trace, ids) -> list[str]:
@@ -76,13 +94,9 @@ def test_play_pause_step_scrub_and_speed(open_page, page_file):
     before = cells(page)
     page.locator("select").select_option("4")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function(
-        f"n => {SLIDER}.value > n",
-        arg=3,
-    )
-    page.get_by_role("button", name="Pause").click()
-    stopped = frame(page)
-    assert cells(page) != before
+    page.get_by_role("button", name="Pause").wait_for()
+    stopped = pause_after(page, 3)
+    assert frame(page) == stopped and cells(page) != before
     page.wait_for_timeout(250)
     assert frame(page) == stopped
     page.get_by_role("button", name="Step forward").click()
@@ -147,9 +161,7 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, page_file):
     page.keyboard.press(",")
     assert frame(page) == 1 and focused(page) == "0"
     page.keyboard.press(" ")
-    page.wait_for_function(f"() => {SLIDER}.value > 2")
-    page.keyboard.press(" ")
-    stopped = frame(page)
+    stopped = pause_after(page, 2, " ")
     page.wait_for_timeout(400)
     assert frame(page) == stopped
     page.get_by_role("button", name="Step back").focus()
@@ -255,8 +267,8 @@ def test_two_traces_side_by_side(open_page, tmp_path):
 def test_a_full_canvas_opens_and_scrubs_in_time(open_page, page_file, tmp_path):
     """256 x 48: a page opens within a second; each of 49 far jumps takes under 50 ms, style, layout and paint included.
 
-    Counted in processor time of the page's main thread, the better of two passes, so that whatever else this machine is
-    doing counts little.
+    Counted in processor time of the page's main thread, the best of three and of four passes, so that whatever else this
+    machine is doing counts little.
     """
     page = open_page(page_file)
     session = page.context.new_cdp_session(page)
@@ -265,9 +277,11 @@ def test_a_full_canvas_opens_and_scrubs_in_time(open_page, page_file, tmp_path):
     def used() -> float:
         return next(m["value"] for m in session.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
 
-    page.goto(player_html(simulate(256, 48, V=2048), tmp_path / "full.html").as_uri())
-    live(page)
-    opened = used()  # counted from the start of this document
+    address, opened = player_html(simulate(256, 48, V=2048), tmp_path / "full.html").as_uri(), float("inf")
+    for _ in range(3):
+        page.goto(address)
+        live(page)
+        opened = min(opened, used())  # counted from the start of this document
     page.evaluate(
         f"""() => {{ const slider = {SLIDER}; window.go = (n) => {{
         slider.value = n; slider.dispatchEvent(new Event('input'));
@@ -305,7 +319,7 @@ def test_reduced_motion_and_both_themes(open_page, page_file):
     assert grounds[0] != grounds[1]
     for page in (still, light):  # ink on every cell at 4.5 to 1 or better
         seek(page, 5)
-        page.wait_for_timeout(250)
+        settled(page)
         worst = page.locator(".grid .cell").evaluate_all(CONTRAST)
         assert worst >= 4.5, worst
 
