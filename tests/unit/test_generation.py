@@ -1,6 +1,8 @@
 """Generation: canvas after canvas, stops and cuts, infill, streaming, metrics by hand, and the autoregressive mode."""
 
+import itertools
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -70,7 +72,8 @@ def written_by_hand(model, ids, s, canvases, g):
     return torch.cat(out, 1)
 
 
-@pytest.mark.parametrize("changes", [{}, dict(self_conditioning=False), dict(stability_threshold=0, confidence_threshold=2.5)])
+@pytest.mark.parametrize("changes", [{}, dict(self_conditioning=False), dict(stability_threshold=3),
+                                     dict(stability_threshold=0, confidence_threshold=2.5)])  # fmt: skip
 def test_generate_is_the_written_out_loop(model, changes):
     """Pitfalls 15 and 17: temperature-scaled logits feed the next step, and what is committed and re-encoded is the argmax."""
     s = sampler(**changes)
@@ -110,6 +113,15 @@ def test_self_conditioning_is_what_the_step_before_believed(model):
     assert len(seen) == 12
     for n, (belief, step) in enumerate(zip(seen, [None, *steps], strict=False)):
         assert (belief is None) if n % 6 == 0 else torch.equal(belief, step.scaled_logits)
+
+
+def test_what_is_handed_on_is_in_the_precision_of_the_model():
+    """As the reference does; the sampler itself works in float32."""
+    model, beliefs, steps = tiny().bfloat16(), [], []
+    decode = model.decode
+    model.decode = lambda canvas, cache, sc=None: beliefs.append(sc) or decode(canvas, cache, sc)
+    generate(model, IDS, sampler(), max_new_tokens=C, generator=generator(), on_step=lambda s: steps.append(s))
+    assert {b.dtype for b in beliefs[1:]} == {torch.bfloat16} and {s.scaled_logits.dtype for s in steps} == {torch.float32}
 
 
 # ---- how much ------------------------------------------------------------------------------------------------------------
@@ -170,6 +182,14 @@ def test_an_end_token_beyond_max_new_tokens_is_not_kept(model):
 def test_the_pad_token_can_be_chosen(model):
     out = scripted(model, says([ENDS_AT_2, LONG]), max_new_tokens=C, eos_token_id=END, pad_token_id=42)
     assert out.tokens[0].tolist() == [11, 12, END] + [42] * (C - 3)
+
+
+def test_the_pad_token_may_be_the_end_token(model):
+    """As many tokenizers have it: the first one ends the row, the others are padding."""
+    answer = says([ENDS_AT_2, LONG], [LONG, LONG])
+    out = scripted(model, answer, max_new_tokens=2 * C, eos_token_id=END, pad_token_id=END)
+    assert out.lengths.tolist() == [3, 2 * C] and out.stop_reason == ["end_token", "length"]
+    assert out.tokens.tolist() == [[11, 12] + [END] * (2 * C - 2), LONG + LONG]
 
 
 def test_an_ended_row_is_encoded_as_padding_tokens_and_the_other_row_goes_on(model):
@@ -402,6 +422,26 @@ def test_nan_weights_raise():
         generate_autoregressive(model, IDS, max_new_tokens=4)
 
 
+@pytest.mark.parametrize("row", [0, 1])
+def test_nan_for_one_row_and_one_token_is_enough(model, row):
+    """Pitfall 21, token after token."""
+    logits, calls = model.logits, []
+
+    def broken(hidden):
+        out = logits(hidden)
+        calls.append(1)
+        if len(calls) == 3:
+            out[row, 0, 50] = math.nan
+        return out
+
+    model.logits = broken
+    try:
+        with pytest.raises(ValueError, match="^model: the logits of token 2 hold NaN"):
+            generate_autoregressive(model, IDS, max_new_tokens=6)
+    finally:
+        del model.logits
+
+
 class Streamer:
     def __init__(self):
         self.calls = []
@@ -454,6 +494,16 @@ def test_a_streamer_never_gets_more_than_was_asked_for(model, wanted):
     out = generate(model, IDS, sampler(), max_new_tokens=wanted, generator=generator(), streamer=streamer)
     pieces = [torch.tensor(value) for name, value in streamer.calls if name == "put"][1:]
     assert torch.equal(torch.cat(pieces, 1), out.tokens)
+
+
+def test_a_streamer_gets_canvases_as_they_are_committed(model):
+    """Cut at the end token, with padding after it."""
+    streamer = Streamer()
+    answer = says([ENDS_AT_2, LONG], [LONG, LONG])
+    out = scripted(model, answer, max_new_tokens=2 * C, eos_token_id=END, pad_token_id=42, streamer=streamer)
+    puts = [value for name, value in streamer.calls if name == "put"][1:]
+    assert puts[0] == [[11, 12, END] + [42] * (C - 3), LONG] and puts[1] == [[42] * C, LONG]
+    assert torch.equal(torch.cat([torch.tensor(p) for p in puts], 1), out.tokens)
 
 
 def test_another_step_function(model):
@@ -590,6 +640,27 @@ def test_autoregressive_end_tokens_padding_and_cancel(in_any_batch):
     assert masked.tokens[0].tolist() == alone.tokens[0].tolist()
 
 
+@pytest.mark.parametrize("extra", [[], [90, 91]])
+def test_autoregressive_stops_at_any_of_several_end_tokens(in_any_batch, extra):
+    """When the last row has ended nothing more is run."""
+    greedy = generate_autoregressive(in_any_batch, IDS, max_new_tokens=12).tokens.tolist()
+    ends = [*extra, greedy[0][2], greedy[1][4]]
+    first = [next(n for n, t in enumerate(row) if t in ends) for row in greedy]
+    out = generate_autoregressive(in_any_batch, IDS, max_new_tokens=12, eos_token_id=ends, pad_token_id=42)
+    longest = max(first) + 1
+    assert out.tokens.tolist() == [row[: n + 1] + [42] * (longest - n - 1) for row, n in zip(greedy, first, strict=True)]
+    assert out.stop_reason == ["end_token"] * 2 and out.metrics["forwards"] == longest
+
+
+def test_tokens_per_second_are_kept_tokens_over_the_time_of_the_whole_call(model, monkeypatch):
+    """The clock is read when the call begins and when it ends, and goes on by 4 seconds in between."""
+    monkeypatch.setattr(time, "perf_counter", itertools.count(0, 4).__next__)
+    out = scripted(model, says([ENDS_AT_2, LONG]), max_new_tokens=C, eos_token_id=END)
+    assert out.metrics["tokens_per_second"] == (3 + C) / 4
+    monkeypatch.setattr(time, "perf_counter", itertools.count(0, 4).__next__)
+    assert generate_autoregressive(model, IDS, max_new_tokens=6).metrics["tokens_per_second"] == 2 * 6 / 4
+
+
 def test_next_tokens():
     x = torch.randn(200, V, generator=generator())
     assert torch.equal(next_tokens(x, 0, None), x.argmax(-1))
@@ -646,8 +717,12 @@ def test_the_stream_ends_whatever_happens(model):
     with pytest.raises(RuntimeError, match="on purpose"):
         generate(model, IDS, sampler(), max_new_tokens=C, on_step=broken, streamer=stream)
     assert stream.ended == 1
-    with pytest.raises(ValueError, match="streamer: got int, takes an object with put"):
-        generate(model, IDS, sampler(), max_new_tokens=C, streamer=3)
+    class Endless:
+        put = print
+
+    for thing, kind in ((3, "int"), (Endless(), "Endless")):
+        with pytest.raises(ValueError, match=f"streamer: got {kind}, takes an object with put"):
+            generate(model, IDS, sampler(), max_new_tokens=C, streamer=thing)
 
 
 def test_kernels_are_chosen_one_by_one():

@@ -67,6 +67,7 @@ def test_labels_of_cut_and_complete_answers():
         assert torch.equal(whole.clean[0], torch.tensor((answer + [EOS] * (C - 3))[k * C : (k + 1) * C]))
         known = C if (int(cut.start) - 2) // C == 0 else 3
         assert cut.labelled[0].tolist() == [True] * known + [False] * (C - known)
+        assert (cut.clean[~cut.labelled] == PAD).all()  # neither an end token nor anything else that says something
         assert not (cut.clean[cut.labelled] == EOS).any() and int(cut.real.sum()) == 2 + C + 3
     assert seen == {0, 1}
 
@@ -82,7 +83,7 @@ def test_noise_levels_are_uniform_and_stay_off_the_ends():
     batches = [batch_of(examples(), epoch=e) for e in range(40)]
     t = torch.cat([b.t for b in batches])
     assert T_EPSILON <= t.min() and t.max() <= 1 - T_EPSILON
-    assert torch.histc(t, 4, 0, 1).min() > len(t) / 4 * 0.75
+    assert torch.histc(t, 4, 0, 1).min() > len(t) / 4 * 0.75 and t.min() < 0.05 and t.max() > 0.95
     assert t.mean().item() == pytest.approx(0.5, abs=0.05)
 
 
@@ -92,6 +93,8 @@ def test_a_canvas_is_noised_as_much_as_its_level_says():
         batch = batch_of([long], epoch=epoch, canvas_length=2000)
         share = (batch.noisy != batch.clean).float().mean().item()
         assert share == pytest.approx(float(batch.t) * (1 - 1 / V), abs=0.05)
+        noise = batch.noisy[batch.noisy != batch.clean]
+        assert noise.min() < 0.1 * V and noise.max() > 0.9 * V  # from the whole vocabulary
 
 
 @pytest.mark.parametrize(("share", "low", "high"), [(0.0, 0, 0), (0.5, 0.4, 0.6), (1.0, 1, 1)])
