@@ -23,6 +23,7 @@ BUNDLES = {
     "race": ("data.js", "colour.js", "controls.js", "race.js"),
     "router": ("data.js", "colour.js", "controls.js", "experts.js", "router.js"),
     "noise": ("data.js", "colour.js", "controls.js", "noise.js"),
+    "nvfp4": ("data.js", "colour.js", "controls.js", "nvfp4.js"),
     "player": ("data.js", "colour.js", "controls.js", "inspector.js", "attention.js", "curves.js", "knobs.js", "panel.js",
                "player.js"),
 }

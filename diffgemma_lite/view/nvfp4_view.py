@@ -12,11 +12,9 @@ import html
 import numpy as np
 
 from ..nvfp4_codes import E2M1
-from .host import BUNDLES, OutputView, progressive_html
+from .host import OutputView, progressive_html
 from .nvfp4_record import BlockFrame, BlockRecord
 from .static import RAMP, SHADES, palette, png, visible_title
-
-BUNDLES.setdefault("nvfp4", ("data.js", "colour.js", "controls.js", "nvfp4.js"))
 
 
 def block_view(record: BlockRecord, *, title: str | None = None, note: str = "") -> OutputView:
