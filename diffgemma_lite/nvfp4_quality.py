@@ -149,7 +149,8 @@ def measure_folder(folder: str | Path, out: str | Path, *, n_examples: int, n_pr
     found = json.loads(Path(out).read_text(encoding="utf-8")) if Path(out).exists() else {}
     if found and any(found.get(key) != value for key, value in sizes.items()):
         raise ValueError(f"out: {out} holds another run ({ {key: found.get(key) for key in sizes} }), takes a new file")
-    record = sizes | {"device": describe(device), "provenance": run_provenance(device, command), "rows": []}
+    record = sizes | {"device": describe(device), "provenance": run_provenance(device, command)}
+    record["resumed_after_rows"] = max(0, len(found.get("rows", ())) - 1)  # older than the provenance
 
     def save(rows: list[dict[str, Any]]) -> None:
         record["rows"] = rows
