@@ -168,6 +168,7 @@ def test_the_first_of_several_end_tokens(model, ends, kept):
     out = scripted(model, says([ENDS_AT_2, LONG], [LONG, LONG]), max_new_tokens=2 * C, eos_token_id=ends)
     assert out.lengths.tolist() == [kept, 2 * C]
     assert out.stop_reason == ["end_token", "length"]
+    assert out.tokens[0, kept:].tolist() == [0] * (2 * C - kept) and out.canvas_stop[1] == ["ended", "stable"]
 
 
 def test_an_end_token_beyond_max_new_tokens_is_not_kept(model):
@@ -538,16 +539,16 @@ def test_padding_on_the_left_is_kept_out(in_any_batch):
 
 
 def test_metrics_by_hand():
-    """Row 0 keeps 8 + 3 tokens of two canvases that took 5 and 2 steps; row 1 keeps 4 of one canvas of 7 steps.
+    """Row 0 keeps 8 + 3 tokens of two canvases that took 6 and 2 steps; row 1 keeps 4 of one canvas of 7 steps.
 
-    effective steps = (8*5 + 3*2 + 4*7) / 15; forwards of row 0 are 5 + 2 + one commit, of row 1 seven (a third canvas that
+    effective steps = (8*6 + 3*2 + 4*7) / 15; forwards of row 0 are 6 + 2 + one commit, of row 1 seven (a third canvas that
     row 0 no longer needed does not count against it).
     """
     out = Generation(torch.zeros(2, 11, dtype=torch.int64), torch.tensor([11, 4]), ["end_token"] * 2,
-                     [["stable"] * 2] * 3, [[5, 7], [2, 0], [9, 0]])  # fmt: skip
+                     [["stable"] * 2] * 3, [[6, 7], [2, 0], [9, 0]])  # fmt: skip
     got = _metrics(out, 8, 0.5)
-    assert got["effective_denoising_steps"] == pytest.approx((8 * 5 + 3 * 2 + 4 * 7) / 15)
-    assert got["tokens_per_forward"] == pytest.approx(15 / ((5 + 2 + 2 - 1) + (7 + 1 - 1)))
+    assert got["effective_denoising_steps"] == pytest.approx((8 * 6 + 3 * 2 + 4 * 7) / 15)
+    assert got["tokens_per_forward"] == pytest.approx(15 / ((6 + 2 + 2 - 1) + (7 + 1 - 1)))
     assert got["tokens_per_second"] == pytest.approx(30.0)
 
 
