@@ -16,7 +16,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,9 +49,9 @@ class SudokuTraining:
     batch_size: int = 32
     learning_rate: float = 1e-3
     warmup_steps: int = 50
-    rate_points: tuple[tuple[float, float], ...] = ()
+    rate_points: Sequence[Sequence[float]] = ()
     weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: Sequence[float] = (0.9, 0.98)
     clip_norm: float = 1.0
     fewest: int = 24  # givens of a training puzzle; half of them are drawn up to `middle`, half up to `most`
     middle: int = 33

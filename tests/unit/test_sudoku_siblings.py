@@ -1,0 +1,83 @@
+"""The comparison of the three siblings, the card of a finished run, and the board."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from diffgemma_lite import DiffusionGemma, SamplerConfig
+from diffgemma_lite import sudoku_finish as finishing
+from diffgemma_lite.data.sudoku import BANDS, solve
+from diffgemma_lite.data.sudoku_splits import minimal_puzzles, split_of
+from diffgemma_lite.sudoku_siblings import compare, small_tests
+from diffgemma_lite.sudoku_task import Layout
+from diffgemma_lite.sudoku_train import SIBLINGS, SudokuTraining, new_model, read_recipe, stack_puzzles, train_sudoku
+from diffgemma_lite.teach.sudoku import board
+
+from .tiny import refused
+
+PLAN = dict(steps=2, decay_steps=1, batch_size=4, fewest=6, middle=8, most=12, checkpoint_every=1, log_every=1)
+FEW = SamplerConfig(max_denoising_steps=2, draw="cdf")
+
+
+def test_compare_trains_all_three_alike():
+    seen = []
+    tests = small_tests(4, 3, 6, 9, seed=1)
+    found = compare(Layout("named", 4), dict(width=32, layers=2), SudokuTraining(**PLAN), 5, tests, FEW, 1,
+                    show=lambda name, point: seen.append((name, point["step"])))  # fmt: skip
+    assert seen == [(name, step) for name in SIBLINGS for step in (1, 2)]
+    assert len({s["parameters"] for s in found.values()}) == 1 and {s["steps_trained"] for s in found.values()} == {2}
+    assert found["autoregressive"]["steps"] == 16 and found["uniform"]["steps"] <= 2
+    assert all(s["exact"]["n"] == 3 and len(s["curve"]) == 2 for s in found.values())
+
+
+def test_small_tests_are_held_out_where_that_is_possible():
+    six = small_tests(6, 4, 12, 18, seed=1)
+    assert all(split_of(p.solution) == "test" and solve(p.clues) == [p.solution] for p in six)
+    with refused("fewest, most", "9, 3", "<="):
+        small_tests(4, 1, 9, 3, seed=0)
+
+
+def test_finish_writes_a_folder_that_loads(tmp_path, monkeypatch, capsys):
+    """The whole command on side 4, with its puzzles standing in for the bands of side 9."""
+    recipe = {
+        "layout": {"name": "legend", "n": 4, "spare": 8}, "model": {"width": 32, "layers": 2}, "look": 3.0, "puzzles": 5,
+        "train": PLAN, "generation": {"max_denoising_steps": 3, "entropy_bound": 0.1, "t_min": 0.4, "t_max": 0.8},
+    }  # fmt: skip
+    folder, out = tmp_path / "small", tmp_path / "run"
+    folder.mkdir()
+    (folder / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    _, layout, plan = read_recipe(folder / "recipe.json")
+    model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
+    train_sudoku(model, layout, stack_puzzles(minimal_puzzles(5, n=4)), plan, folder=out)
+    monkeypatch.setattr(finishing, "puzzles", lambda split, band, count: small_tests(4, count, 6, 9, seed=len(band)))
+    monkeypatch.setattr(finishing, "CURVE", (1, 3))
+    finishing.main([str(folder / "recipe.json"), str(out), "--puzzles", "3", "--curve", "2"])
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    assert set(scores["bands"]) == set(BANDS) and all(s["exact"]["n"] == 3 for s in scores["bands"].values())
+    whole = [row for row in scores["curve"] if not row["adaptive"]]
+    assert [row["max_steps"] for row in whole] == list(finishing.CURVE)
+    assert all(b["steps"] == row["max_steps"] and b["exact"]["n"] == 2 for row in whole for b in row["bands"].values())
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(band in text for band in BANDS) and f"{sum(p.numel() for p in model.parameters()):,} parameters" in text
+    assert DiffusionGemma.from_pretrained(folder).config == model.config
+    assert (folder / "log.jsonl").read_text(encoding="utf-8") == (out / "log.jsonl").read_text(encoding="utf-8")
+    assert "easy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("n", [4, 6, 9])
+def test_board_marks_clues_and_mistakes(n):
+    puzzle = minimal_puzzles(1, n=n)[0]
+    wrong = list(puzzle.solution)
+    empty = [i for i, d in enumerate(puzzle.clues) if not d]
+    wrong[empty[0]] = wrong[empty[0]] % n + 1
+    figure = board(puzzle.clues, wrong, puzzle.solution, title="<b>")
+    assert figure.html.count("✗") == 1 and figure.text.count("x") == 1 and "&lt;b&gt;" in figure.html
+    assert figure.html.count("<u>") == puzzle.givens and figure.html.count("<tr>") == n
+    assert board(puzzle.clues).html.count("·") == len(empty)
+
+
+def test_board_refuses_another_size():
+    with refused("written", "3 cells", "16"):
+        board((0,) * 16, (1, 2, 3))
