@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,9 +17,15 @@ def _quiet_transformers() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(_fixed_threads: None) -> None:
-    """These models are so small that a second thread costs more than it brings."""
+def _one_thread(_fixed_threads: None) -> Iterator[None]:
+    """These models are so small that a second thread costs more than it brings.
+
+    Taken back at once: what the next file makes once for all its tests would else be computed on another number of threads.
+    """
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
