@@ -49,6 +49,8 @@ def generate(
 ) -> Generation:  # fmt: skip
     """Write up to `max_new_tokens` after the prompt ids [B, S], a canvas at a time.
 
+    A checkpoint's own settings are in model.generation_defaults and are used only where they are given: the sampler by
+    `SamplerConfig.from_defaults(model.generation_defaults)`, end tokens and length by the arguments below.
     eos_token_id: end tokens, None for none. generator: one (the reference's stream), or a list with one per row, which
     makes a row independent of its batch. initial_canvas [B, C] with pinned (bool [B, C]): infill and edit, first canvas
     only; pinned ids never change. logits_filter(logits, canvas) -> logits, before the temperature. on_step(step)

@@ -48,6 +48,11 @@ class CanvasTrace:
     attended: np.ndarray | None = None  # [N, B, C, L, A] the positions each one attends to most, the largest weight first
     attended_weight: np.ndarray | None = None  # [N, B, C, L, A] mean over the heads
 
+    def __repr__(self) -> str:
+        """Sizes and how it ended; the arrays themselves would fill screens."""
+        n, b, c = self.canvas.shape
+        return f"CanvasTrace({n} steps, {b} row{'s' if b > 1 else ''} of {c} positions, stop={self.stop})"
+
     @property
     def next_canvas(self) -> np.ndarray:
         """[N, B, C]: what each step handed to the next one."""
@@ -84,6 +89,10 @@ class Trace:
     sampler: dict = field(default_factory=dict)
     meta: dict = field(default_factory=dict)  # model, seed, device, versions: whatever says where it came from
     texts: dict[int, str] = field(default_factory=dict)  # id -> text; filled by `with_texts`
+
+    def __repr__(self) -> str:
+        kept = sum(len(row) for row in self.tokens)
+        return f"Trace({len(self.prompt)} row{'s' if len(self.prompt) > 1 else ''}, {kept} tokens kept, canvases={self.canvases})"
 
     def with_texts(self, decode) -> Trace:
         """Fill `texts` for every id in the trace. `decode(id) -> str`; a byte token that splits a character gives U+FFFD."""

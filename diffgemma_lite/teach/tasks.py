@@ -23,13 +23,23 @@ def feedback(state: str, message: str, picture: Figure | None = None) -> Figure:
 
 
 def reveal(guess: Any, measured: Any, *, because: str, instead: Mapping[Any, str] | None = None) -> Figure:
-    """Answer a prediction: None is not done yet. `instead` says what a particular wrong guess would have meant."""
+    """Answer a prediction: None is not done yet. `instead` says what a particular wrong guess would have meant.
+    A number may be written as text, and capital letters do not matter."""
     if guess is None:
         return feedback("not done yet", "Write your guess into the cell above and run both cells again.")
-    if guess == measured:
+    if _plain(guess) == _plain(measured):
         return feedback("right", f"You said {guess}, measured: {measured}. {because}")
-    meant = (instead or {}).get(guess, "")
+    meant = next((words for wrong, words in (instead or {}).items() if _plain(wrong) == _plain(guess)), "")
     return feedback("not right", " ".join(part for part in (f"You said {guess}, measured: {measured}.", meant, because) if part))
+
+
+def _plain(answer: Any) -> Any:
+    """What two answers are compared by: numbers as numbers, text without case and outer spaces, the rest by its words."""
+    words = str(answer).strip().lower()
+    try:
+        return float(words)
+    except ValueError:
+        return words
 
 
 @dataclass(frozen=True)

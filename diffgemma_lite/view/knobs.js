@@ -4,6 +4,17 @@
 import { h, fillRuns, visibleRuns } from "./data.js";
 import { shades, levelOf, isDark } from "./colour.js";
 
+const ok = (input) => input.value !== "" && input.checkValidity();
+
+// What is wrong with the numbers as they stand, for one who is about to press Run; "" where nothing is.
+function wrongNumbers(form, knobs) {
+  const inputs = [...form.querySelectorAll("input[type=number]")].filter((input) => !ok(input));
+  const wrong = knobs.filter((knob) => inputs.some((input) => input.dataset.knob === knob.name));
+  const takes = ({ min, max, kind }) =>
+    `${kind === "int" ? "a whole number" : "a number"}${min == null ? "" : ` from ${min}`}${max == null ? "" : ` up to ${max}`}`;
+  return wrong.map((knob) => `${knob.label} takes ${takes(knob)}.`).join(" ");
+}
+
 function control(knob, settings, change) {
   const value = settings[knob.name] ?? knob.value,
     common = { name: knob.name, "data-knob": knob.name };
@@ -20,7 +31,7 @@ function control(knob, settings, change) {
     return h("label", { class: "knob wide" }, h("span", {}, knob.label), area);
   }
   const limits = { min: knob.min, max: knob.max, step: knob.step ?? (knob.kind === "int" ? 1 : "any") };
-  const read = (e) => e.target.checkValidity() && e.target.value !== "" && change(knob.name, Number(e.target.value));
+  const read = (e) => change(knob.name, ok(e.target) ? Number(e.target.value) : null);
   return h(
     "label",
     { class: "knob" },
@@ -48,6 +59,8 @@ function drawPreview(grid, partial, ramp) {
 
 export function makeKnobs(model) {
   const change = (name, value) => {
+    show();
+    if (value === null) return; // no number, or one out of range: Run is off until it is mended
     model.set("settings", { ...model.get("settings"), [name]: value });
     model.save_changes();
   };
@@ -78,11 +91,12 @@ export function makeKnobs(model) {
   function show() {
     const { state, step, total, words: text } = model.get("progress"),
       busy = state === "running" || state === "cancelling";
-    run.disabled = busy;
+    const wrong = wrongNumbers(form, model.get("knobs"));
+    run.disabled = busy || wrong !== "";
     cancel.disabled = state !== "running";
     bar.max = Math.max(1, total);
     bar.value = step;
-    words.textContent = text;
+    words.textContent = wrong || text;
     error.textContent = model.get("error");
     error.hidden = !model.get("error");
   }

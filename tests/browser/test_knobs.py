@@ -71,6 +71,13 @@ def test_the_keyboard_alone_turns_the_knobs_and_runs(open_page, knobs_file):
     page.locator("[data-knob=seed]").fill("")
     assert trait(page, "settings") == wanted
     assert page.locator("[data-knob=steps]").evaluate("f => f.matches(':invalid')")
+    assert page.locator("button.run").is_disabled()  # it would run with other numbers than those shown
+    words = page.locator(".words").text_content()
+    assert all(f"{LABELS[name]} takes a whole number" in words for name in ("steps", "seed"))
+    for name in ("steps", "seed"):
+        page.locator(f"[data-knob={name}]").fill("5")
+    assert trait(page, "settings") == wanted | {"steps": 5, "seed": 5}
+    assert page.locator("button.run").is_enabled() and "takes" not in page.locator(".words").text_content()
 
 
 def test_progress_cancel_preview_and_error(open_page, knobs_file):

@@ -149,6 +149,8 @@ def test_a_prediction_is_answered():
     assert repr(teach.reveal(8, 8, **ask)).startswith("✓ Right.") and "Because." in repr(teach.reveal(8, 8, **ask))
     assert repr(teach.reveal(0, 8, **ask)) == "✗ Not right. You said 0, measured: 8. Zero is blind. Because."
     assert repr(teach.reveal(5, 8, **ask)) == "✗ Not right. You said 5, measured: 8. Because."
+    assert repr(teach.reveal("8.0", 8, **ask)).startswith("✓ Right.") and repr(teach.reveal(" End", "end", because="")).startswith("✓")
+    assert "Three is a band." in repr(teach.reveal("3", 8, **ask)) and repr(teach.reveal([8], 8, **ask)).startswith("✗ Not right.")
 
 
 def notebook() -> str:
