@@ -16,7 +16,7 @@ from simulated import simulate
 
 from diffgemma_lite.notebook_tools.gate import PLOTLY, PNG
 from diffgemma_lite.notebook_tools.pictures import add_pictures
-from diffgemma_lite.view import picture
+from diffgemma_lite.view import figures, picture
 from diffgemma_lite.view.figures import NAMES
 
 
@@ -64,3 +64,14 @@ def test_each_view_has_a_picture_in_light_and_one_in_dark(chromium, name):
         assert width >= 1000 and height >= 400
         assert counts[paper] > 0.03 * width * height
         assert max(counts.values()) < 0.97 * width * height and len(counts) > 100  # not blank
+
+
+def test_the_command_draws_the_live_knobs_while_the_model_runs(tmp_path):
+    browser_path()  # without a browser this skips
+    assets = ROOT / "assets"
+    given = [assets / "checkpoints" / "python-small", assets / "recordings" / "python-small.json", tmp_path / "none.json", tmp_path]
+    with ThreadPoolExecutor(1) as thread:  # playwright wants one without an event loop
+        thread.submit(figures.main, [*map(str, given), "--only", "live_knobs"]).result()
+    made = sorted(tmp_path.iterdir())
+    assert [path.name for path in made] == ["live_knobs_dark.png", "live_knobs_light.png"]
+    assert all(path.stat().st_size > 20_000 for path in made)
