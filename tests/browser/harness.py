@@ -69,7 +69,12 @@ class Complaints:
         self.ignore = ignore
         page.on("console", lambda m: m.type == "error" and self.add(f"console: {m.text} ({m.location.get('url', '')})"))
         page.on("pageerror", lambda e: self.add(f"exception: {e}"))
-        page.on("requestfailed", lambda r: self.add(f"request: {r.url[:120]} {r.failure}"))
+        page.on("requestfailed", self._failed)
+
+    def _failed(self, request) -> None:
+        """A page that is left or loaded again drops what it was still reading of its own; that is no fault of it."""
+        if not (request.url.startswith("blob:") and "ERR_ABORTED" in str(request.failure)):
+            self.add(f"request: {request.url[:120]} {request.failure}")
 
     def add(self, words: str) -> None:
         if not any(part in words for part in self.ignore):
