@@ -41,16 +41,32 @@ class Recipe:
 
     def new_model(self) -> DiffusionGemma:
         torch.manual_seed(self.training.seed)
-        return DiffusionGemma(self.config)
+        return DiffusionGemma(self.config).set_kernels(**self.plan.get("kernels", {}))
+
+    @property
+    def kind(self) -> str:
+        """Which data: "python", the standard library's source, or "templates", generated records."""
+        return self.plan["data"].get("kind", "python")
 
     def examples(self, split: str):
-        """Encoded examples of one split of the standard-library corpus."""
-        from .data.python_corpus import load_corpus
+        """Encoded examples of one split of the recipe's data."""
         from .data.tokenizer import encode_examples
 
         data = self.plan["data"]
-        corpus = load_corpus(split, tasks=data["tasks"])
-        return encode_examples(corpus, self.tokenizer, data["max_prompt"], self.config.canvas_length, data["max_canvases"])
+        pairs = self._pairs(split, data)
+        return encode_examples(pairs, self.tokenizer, data["max_prompt"], self.config.canvas_length, data["max_canvases"])
+
+    def _pairs(self, split: str, data: dict) -> list:
+        """Texts of one split, as encode_examples takes them."""
+        if self.kind == "python":
+            from .data import python_corpus
+
+            return python_corpus.load_corpus(split, tasks=data["tasks"])
+        if self.kind == "templates":
+            from .data import templates
+
+            return templates.records(split, data["records"] if split == "train" else HELD_OUT_EXAMPLES)
+        raise ValueError(f"data: {self.path} names kind {self.kind!r}, takes 'python' or 'templates'")
 
 
 def train_recipe(recipe: str | Path, out: str | Path) -> None:

@@ -1,4 +1,4 @@
-// controls.js: what every view's controls are made of: icons, buttons, a row of choices, and a watch on the theme.
+// controls.js: what every view is made of: icons, buttons, a row of choices, a watch on the theme, and the entry a host calls.
 // Nothing here knows what is shown.
 
 import { h } from "./data.js";
@@ -57,4 +57,34 @@ export function watchTheme(el, change) {
     watch.disconnect();
     scheme.removeEventListener("change", look);
   };
+}
+
+// The module a host loads: {render({model, el})}, which returns what ends the view. Trait `data` is shown once it has `field`:
+// prepare(data) unpacks it, make(stage, prepared, data, again) draws it and returns {destroy}; again: not the first time.
+// panel(model) may return {el, destroy} to stand above the stage. SHEET holds the view's styles (host.py).
+export function hosted(field, make, prepare = (data) => data, panel = () => null) {
+  async function render({ model, el }) {
+    const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
+    el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
+    const stage = h("div", { class: "stage" }),
+      above = panel(model);
+    shadow.replaceChildren(h("style", {}, SHEET), ...(above ? [above.el] : []), stage);
+    let view = null;
+    async function show(again) {
+      const data = model.get("data");
+      if (!data?.[field]) return;
+      const prepared = await prepare(data);
+      view?.destroy();
+      view = make(stage, prepared, data, again);
+    }
+    const changed = () => show(true);
+    model.on("change:data", changed);
+    await show(false);
+    return () => {
+      view?.destroy();
+      above?.destroy();
+      model.off("change:data", changed);
+    };
+  }
+  return { render };
 }

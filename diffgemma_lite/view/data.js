@@ -164,7 +164,7 @@ export function fillRuns(el, runs) {
 
 // h("div", {class: "x", onclick: f}, child, "text"): elements without markup strings.
 export function h(tag, properties = {}, ...children) {
-  const svg = ["svg", "path", "line", "rect", "polyline", "circle"].includes(tag);
+  const svg = ["svg", "path", "line", "rect", "polyline", "circle", "text"].includes(tag);
   const el = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === undefined || value === null || value === false) continue;

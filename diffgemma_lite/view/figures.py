@@ -10,7 +10,6 @@ written if it is not there yet (delete it to time it anew, on a machine that doe
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +75,9 @@ def made(
                         meta={"model": Path(checkpoint).name}, **common).save(race_file)  # fmt: skip
         return race_view(RaceRecord.load(race_file), title="One answer, the same weights, two ways").html, lambda t: slide(t, 450)
 
+    def roofs() -> tuple[str, Callable]:
+        return roofline(Config.preset("26b_a4b"), hardware=("H100", "L4")).view().html, lambda tab: None
+
     def noise() -> tuple[str, Callable]:
         text = tokenizer.encode(asked["prompt"] + tokenizer.decode(recorded.tokens[0]))
         record = noise_record(text, tokenizer.token_text, model.config.vocab_size)
@@ -84,7 +86,7 @@ def made(
     shown = int(SHARE * recorded.canvases[0].canvas.shape[0])
     makers = {
         "player": lambda: (player(recorded, title="One canvas, from noise to text").html, lambda tab: slide(tab, shown)),
-        "inspector": inspector, "noise": noise, "router": router, "race": race, "roofline": _roofline,
+        "inspector": inspector, "noise": noise, "router": router, "race": race, "roofline": roofs,
         "live_knobs": lambda: (_under_way(write, asked, sampler, tokenizer), lambda tab: None),
     }  # fmt: skip
     return {name: (page(markup, name), act) for name in names for markup, act in [makers[name]()]}
@@ -98,17 +100,6 @@ def _inspect(tab, step: int) -> None:
 def _choose(tab) -> None:
     tab.locator(f".cell[data-p='{POSITION}']").click()
     tab.locator("input[name=layer]").nth(1).check(force=True)  # the expert is then the position's first choice
-
-
-def _roofline() -> tuple[str, Callable]:
-    """Plotly's figure with its tables, as an exported page has it."""
-    from nbformat.v4 import new_output
-
-    from ..notebook_tools.pages import drawing, with_figure
-
-    view = roofline(Config.preset("26b_a4b"), hardware=("H100", "L4"))
-    output = new_output("display_data", json.loads(json.dumps(view._repr_mimebundle_())))
-    return with_figure(output) + drawing(), lambda tab: None
 
 
 def _under_way(write: Callable, asked: dict, sampler: SamplerConfig, tokenizer: Tokenizer) -> str:

@@ -24,6 +24,7 @@ BUNDLES = {
     "router": ("data.js", "colour.js", "controls.js", "experts.js", "router.js"),
     "noise": ("data.js", "colour.js", "controls.js", "noise.js"),
     "nvfp4": ("data.js", "colour.js", "controls.js", "nvfp4.js"),
+    "roofline": ("data.js", "colour.js", "controls.js", "roofline.js"),
     "player": ("data.js", "colour.js", "controls.js", "inspector.js", "attention.js", "curves.js", "knobs.js", "panel.js",
                "player.js"),
 }
@@ -45,11 +46,12 @@ class OutputView:
         return self.words
 
 
-LOADER = """
+INFLATE = """
 const inflate = async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
-};
+};"""
+LOADER = INFLATE + """
 const hosts = () => [...document.querySelectorAll('[data-dg="ID"]')].filter((el) => !el.dataset.live);
 for (let i = 0; i < 100 && !hosts().length; i++) await new Promise((done) => setTimeout(done, 20));
 for (const host of hosts()) {
@@ -88,7 +90,7 @@ def module_text(view: str = "player") -> str:
     Each module but the last becomes a function that returns what it exports, so private names cannot meet.
     """
     sheets = [HERE / name for name in dict.fromkeys(("player.css", f"{view}.css")) if (HERE / name).exists()]
-    parts = [f"const CSS = {json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"]
+    parts = [f"const SHEET = {json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"]
     names = BUNDLES[view]
     for name in names:
         source = (HERE / name).read_text(encoding="utf-8")
@@ -109,11 +111,7 @@ def progressive_html(static: str, payload: dict, view: str = "player") -> str:
     return f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">{script}</script>'
 
 
-STAGE = """
-const inflate = async (text) => {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
-};
+STAGE = INFLATE + """
 const [code, data] = await Promise.all([inflate(CODE), inflate(DATA)]);
 const state = JSON.parse(data), listeners = [], host = document.querySelector("[data-stage]");
 window.model = {

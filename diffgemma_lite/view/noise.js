@@ -3,7 +3,7 @@
 // State comes in the trait `data` (noise_view.py). Hosted by host.py. Walked through in notebook 02.
 
 import { fillRuns, visibleRuns, runsText, visibleLine, h, round } from "./data.js";
-import { icon, iconButton, choice, watchTheme } from "./controls.js";
+import { icon, iconButton, choice, watchTheme, hosted } from "./controls.js";
 
 const MARKS = ["unchanged", "changed", "masked", "itself"];
 const WORDS = { unchanged: "unchanged", changed: "changed", masked: "masked", itself: "noised to itself" };
@@ -362,22 +362,4 @@ function makeNoise(root, data) {
 }
 
 // ---- the module a host loads -----------------------------------------------------------------------------------------
-async function render({ model, el }) {
-  const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
-  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
-  const stage = h("div", { class: "stage" });
-  shadow.replaceChildren(h("style", {}, CSS), stage);
-  let noise = null;
-  const show = () => {
-    noise?.destroy();
-    noise = model.get("data")?.paths ? makeNoise(stage, model.get("data")) : null;
-  };
-  model.on("change:data", show);
-  show();
-  return () => {
-    noise?.destroy();
-    model.off("change:data", show);
-  };
-}
-
-export default { render };
+export default hosted("paths", makeNoise);

@@ -4,7 +4,7 @@
 
 import { visibleLine, h, round } from "./data.js";
 import { shades } from "./colour.js";
-import { iconButton, watchTheme } from "./controls.js";
+import { iconButton, watchTheme, hosted } from "./controls.js";
 
 const END = 7, // the axis runs from -7 to 7 times the scale
   HEIGHT = 170,
@@ -188,22 +188,4 @@ function makeView(root, data) {
   return { destroy: unwatch };
 }
 
-async function render({ model, el }) {
-  const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
-  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
-  const stage = h("div", { class: "stage" });
-  shadow.replaceChildren(h("style", {}, CSS), stage);
-  let view = null;
-  const open = () => {
-    view?.destroy();
-    view = model.get("data")?.frames ? makeView(stage, model.get("data")) : null;
-  };
-  model.on("change:data", open);
-  open();
-  return () => {
-    view?.destroy();
-    model.off("change:data", open);
-  };
-}
-
-export default { render };
+export default hosted("frames", makeView);

@@ -4,7 +4,7 @@
 
 import { openTrace, visibleLine, h, round, nats } from "./data.js";
 import { shades } from "./colour.js";
-import { icon, iconButton, choice, watchTheme } from "./controls.js";
+import { icon, iconButton, choice, watchTheme, hosted } from "./controls.js";
 import { makePanel, drawBlock, drawText } from "./panel.js";
 import { makeInspector } from "./inspector.js";
 import { makeAttention, openAttention } from "./attention.js";
@@ -285,29 +285,11 @@ export function makePlayer(root, traces, data, start = 0) {
 }
 
 // ---- the module both hosts load -------------------------------------------------------------------------------------
-async function render({ model, el }) {
-  const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
-  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
-  const stage = h("div", { class: "stage" }),
-    style = h("style", {}, CSS);
-  const knobs = model.get("knobs") ? makeKnobs(model) : null;
-  shadow.replaceChildren(style, ...(knobs ? [knobs.el] : []), stage);
-  let player = null;
-  async function show(again) {
-    const data = model.get("data");
-    if (!data || !data.traces) return;
-    const traces = await Promise.all(data.traces.map(async (packed) => openAttention(await openTrace(packed))));
-    player?.destroy();
-    player = makePlayer(stage, traces, data, again ? Infinity : 0); // a run that just ended shows where it ended
-  }
-  const changed = () => show(true);
-  model.on("change:data", changed);
-  await show(false);
-  return () => {
-    player?.destroy();
-    knobs?.destroy();
-    model.off("change:data", changed);
-  };
-}
-
-export default { render };
+const openTraces = (data) =>
+  Promise.all(data.traces.map(async (packed) => openAttention(await openTrace(packed))));
+export default hosted(
+  "traces",
+  (stage, traces, data, again) => makePlayer(stage, traces, data, again ? Infinity : 0), // a run that just ended shows its end
+  openTraces,
+  (model) => (model.get("knobs") ? makeKnobs(model) : null),
+);

@@ -3,7 +3,7 @@
 // It shows what race.py wrote down and measures nothing. State comes in the trait `data`. Walked through in notebook 08.
 
 import { unpack, fillRuns, visibleRuns, visibleLine, h, round } from "./data.js";
-import { icon, iconButton, watchTheme } from "./controls.js";
+import { icon, iconButton, watchTheme, hosted } from "./controls.js";
 
 const WIDTH = 600,
   HEIGHT = 58,
@@ -366,25 +366,4 @@ function makeRace(root, data, lanes) {
 }
 
 // ---- the module a host loads ---------------------------------------------------------------------------------------------
-async function render({ model, el }) {
-  const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
-  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
-  const stage = h("div", { class: "stage" });
-  shadow.replaceChildren(h("style", {}, CSS), stage);
-  let race = null;
-  const show = async () => {
-    const data = model.get("data");
-    if (!data?.lanes) return;
-    const lanes = await Promise.all(data.lanes.map(openLane));
-    race?.destroy();
-    race = makeRace(stage, data, lanes);
-  };
-  model.on("change:data", show);
-  await show();
-  return () => {
-    race?.destroy();
-    model.off("change:data", show);
-  };
-}
-
-export default { render };
+export default hosted("lanes", (stage, lanes, data) => makeRace(stage, data, lanes), (data) => Promise.all(data.lanes.map(openLane)));

@@ -1,14 +1,12 @@
 """The roofline: FLOPs per byte against FLOPs per second, log-log, for one-token and canvas steps on chosen hardware.
 
-Everything shown is what cost.py says. Sliders for canvas, batch and precision need no kernel, because each moves another
-property of the same points: canvas which group is seen, batch which point of a group is marked, precision where the points
-are. In JupyterLab the figure is plotly's and live; elsewhere (a page, slides, an untrusted or a code-hosting view) the same
-output shows a picture and tables, complete without script. See notebooks 01 and 11.
+Everything shown is what cost.py says. Like the player it is a progressive output: picture and tables first, complete
+without script (roofline_static.py), then roofline.js takes their place, with sliders that the keyboard works. `figure()` is
+the same as a plotly figure, to change or to export. See notebooks 01 and 11.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from ..cost import PRECISIONS, Precision, by_part, floor
 from ..hardware import Hardware
 from ..hardware import hardware as device_named
 from ..ops import OpCost
-from .host import OutputView
+from .host import OutputView, progressive_html
 
 CANVASES, BATCHES = (4, 16, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64)
 SPAN = (0.3, 30_000.0)  # FLOPs per byte on the horizontal axis
@@ -84,10 +82,16 @@ class Roofline:
         return figure(self)
 
     def tables(self) -> OutputView:
-        """Picture and tables alone, everywhere: plotly's sliders need a pointer, these need nothing."""
+        """Picture and tables alone, everywhere."""
         from .roofline_static import static_html
 
         return OutputView(static_html(self), self.words)
+
+    def view(self) -> OutputView:
+        """The output with its script: sliders, and words for what is under the pointer."""
+        from .roofline_payload import payload
+
+        return OutputView(progressive_html(self.tables().html, payload(self), "roofline"), self.words)
 
     @property
     def words(self) -> str:
@@ -102,8 +106,7 @@ class Roofline:
         return self.words
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
-        figure = json.loads(self.figure().to_json())
-        return {"application/vnd.plotly.v1+json": figure, **self.tables()._repr_mimebundle_()}
+        return self.view()._repr_mimebundle_()
 
 
 def roofline(

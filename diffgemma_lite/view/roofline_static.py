@@ -7,6 +7,7 @@ import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from ..hardware import Hardware
 from .roofline import COLOURS, SPAN, Point, Roofline, si, step_name
 
 WIDE, HIGH, LEFT, BELOW = 640, 380, 60, 40
@@ -65,13 +66,19 @@ def _steps(r: Roofline, precision: str) -> str:
 
 
 def _roofs(r: Roofline) -> str:
-    rows = []
+    head, *rows = sources(r)
+    return _table(head, rows)
+
+
+def sources(r: Roofline) -> list[list[str]]:
+    """Every roof with what it is worth and who says so; the first row names the columns."""
+    rows = [["device", "roof", "value", "memory-bound below (FLOPs per byte)", "source"]]
     for i, device in enumerate((*r.devices, *r.measured)):
         name = device.name + (" (measured)" if i >= len(r.devices) else "")
         rows.append([name, "bandwidth", si(device.bandwidth.value, "B/s"), "", device.bandwidth.source])
         for dtype, peak in device.peaks.items():
             rows.append([name, dtype, si(peak.value, "FLOP/s"), f"{device.ridge(dtype):.4g}", peak.source])
-    return _table(["device", "roof", "value", "memory-bound below (FLOPs per byte)", "source"], rows)
+    return rows
 
 
 # ---- the picture: what the sliders start with --------------------------------------------------------------------------
@@ -79,11 +86,24 @@ def _roofs(r: Roofline) -> str:
 Place = Callable[[float, float], tuple[float, float]]
 
 
+def heights(r: Roofline) -> tuple[float, float]:
+    """The lowest and the highest FLOP/s of the axis: room around every roof and every point."""
+    all_heights = [peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()]
+    all_heights += [p.rate for p in r.points.values()]
+    return min(all_heights) / 3, max(all_heights) * 3
+
+
+def corners(r: Roofline, device: Hardware) -> dict[str, list[tuple[float, float]]]:
+    """dtype -> (FLOPs per byte, FLOP/s) of its roof's corners; a device whose peaks are not known has only the slope."""
+    (bottom, top), slope = heights(r), device.bandwidth.value
+    start = max(SPAN[0], bottom / slope)
+    rest = {dtype: [(peak / slope, peak), (SPAN[1], peak)] for dtype, peak in r.roofs(device).items()}
+    rest = rest or {"bandwidth": [(min(SPAN[1], top / slope), min(SPAN[1] * slope, top))]}
+    return {dtype: [(start, start * slope), *places] for dtype, places in rest.items()}
+
+
 def _svg(r: Roofline) -> str:
-    heights = [peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()] + [
-        p.rate for p in r.points.values()
-    ]
-    top, bottom = max(heights) * 3, min(heights) / 3
+    bottom, top = heights(r)
 
     def at(x: float, y: float) -> tuple[float, float]:
         u = math.log(x / SPAN[0]) / math.log(SPAN[1] / SPAN[0])
@@ -91,7 +111,7 @@ def _svg(r: Roofline) -> str:
         return round(LEFT + u * (WIDE - LEFT - 10), 1), round(HIGH - BELOW - v * (HIGH - BELOW - 16), 1)
 
     parts = [f'<rect width="{WIDE}" height="{HIGH}" fill="#fff"/>', *_axes(at, bottom, top)]
-    parts += [*_drawn_roofs(r, at, bottom, top), *_drawn_points(r, at)]
+    parts += [*_drawn_roofs(r, at), *_drawn_points(r, at)]
     frame = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif"'
     return f"<svg {frame}>{''.join(parts)}</svg>"
 
@@ -103,14 +123,11 @@ def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 
     )
 
 
-def _drawn_roofs(r: Roofline, at: Place, bottom: float, top: float) -> Iterator[str]:
+def _drawn_roofs(r: Roofline, at: Place) -> Iterator[str]:
     for i, device in enumerate((*r.devices, *r.measured)):
         colour, dash = COLOURS["roofs"][i % 4], ' stroke-dasharray="6 4"' if i >= len(r.devices) else ""
-        slope = device.bandwidth.value
-        start = max(SPAN[0], bottom / slope)
-        corners = {d: [(peak / slope, peak), (SPAN[1], peak)] for d, peak in r.roofs(device).items()}
-        for dtype, rest in (corners or {"bandwidth": [(min(SPAN[1], top / slope), min(SPAN[1] * slope, top))]}).items():
-            places = [at(*corner) for corner in [(start, start * slope), *rest]]
+        for dtype, route in corners(r, device).items():
+            places = [at(*corner) for corner in route]
             line = " ".join(f"{x},{y}" for x, y in places)
             yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
             yield _text(places[-1][0], places[-1][1] - 4, f"{device.name} {dtype}", anchor="end", colour=colour)

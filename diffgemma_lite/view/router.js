@@ -4,7 +4,7 @@
 // Hosted by host.py. Walked through in notebook 04.
 
 import { unpack, fillRuns, visibleRuns, runsText, visibleLine, h, round, percent } from "./data.js";
-import { choice, watchTheme } from "./controls.js";
+import { choice, watchTheme, hosted } from "./controls.js";
 import { slotOf, at, times, makeGrowth, makeExperts } from "./experts.js";
 
 const LISTED = 16; // tokens of an expert that are named
@@ -221,25 +221,4 @@ function makeRouter(root, r) {
 }
 
 // ---- the module a host loads ---------------------------------------------------------------------------------------------
-async function render({ model, el }) {
-  const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" });
-  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab looks at the shadow's host, not inside it
-  const stage = h("div", { class: "stage" });
-  shadow.replaceChildren(h("style", {}, CSS), stage);
-  let router = null;
-  const show = async () => {
-    const data = model.get("data");
-    if (!data?.index) return;
-    const record = await openRecord(data);
-    router?.destroy();
-    router = makeRouter(stage, record);
-  };
-  model.on("change:data", show);
-  await show();
-  return () => {
-    router?.destroy();
-    model.off("change:data", show);
-  };
-}
-
-export default { render };
+export default hosted("index", makeRouter, openRecord);

@@ -5,8 +5,10 @@ from __future__ import annotations
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from plotted import notebook_of, shown
 from simulated import simulate
 
+from diffgemma_lite.notebook_tools.gate import PLOTLY, PNG
 from diffgemma_lite.notebook_tools.pages import export
 from diffgemma_lite.view import player
 
@@ -49,3 +51,26 @@ def test_a_fold_opens_and_words_are_not_cut(open_page, exported):
     assert folded.is_visible()
     assert page.locator(".jp-RenderedText pre").evaluate("p => getComputedStyle(p).wordBreak") == "normal"
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
+
+
+@pytest.fixture(scope="module")
+def plotted(tmp_path_factory):
+    """A page with two plotly figures: one bare, one that brings tables of its own."""
+    folder, figures = tmp_path_factory.mktemp("plotted"), [shown(), shown(page="<img alt='x' src='data:,'><table><tr><td>7</td></tr></table>")]
+    for figure in figures:
+        figure.data[PNG] = "AAAA"  # stands for the picture, whose place the figure takes
+        del figure.data[PLOTLY]["layout"]["width"]
+    nbformat.write(notebook_of(*figures), str(folder / "01_page.ipynb"))
+    return export([folder / "01_page.ipynb"], folder)[0]
+
+
+def test_a_plotly_figure_takes_the_place_of_its_picture(open_page, plotted):
+    without = open_page(plotted, script=False)
+    assert without.locator("[data-plotly] img").count() == 2 and without.locator("[data-plotly] table").is_visible()
+    assert without.locator(".js-plotly-plot").count() == 0
+    for width in (360, 1600):
+        page = open_page(plotted, width=width)
+        page.wait_for_function("() => document.querySelectorAll('[data-plotly=live]').length === 2")
+        assert page.locator("[data-plotly] img").count() == 0 and page.locator(".js-plotly-plot .main-svg").count() >= 2
+        assert page.locator("[data-plotly] table").is_visible()
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width

@@ -1,118 +1,135 @@
-"""The roofline in a real browser, in an exported page with the network off: tables first, then a figure whose sliders answer."""
+"""The roofline in a real browser, from a file with the network off: tables first, then a view that the keyboard works."""
 
 from __future__ import annotations
 
-import nbformat
+import math
+import re
+
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook, new_output
-from plotted import shown
+from test_player import live
 
 from diffgemma_lite import Config
-from diffgemma_lite.notebook_tools.gate import PNG
-from diffgemma_lite.notebook_tools.pages import export
 from diffgemma_lite.view import roofline
+from diffgemma_lite.view.host import page as page_of
 from diffgemma_lite.view.roofline import si
 
 CANVASES, BATCHES, NAMES = (8, 64), (1, 4, 64), ("BF16", "FP8")  # no marked point lies on another
 
 
+def contrast(first: str, second: str) -> float:
+    """WCAG contrast of two "rgb(r, g, b)"."""
+
+    def luminance(colour: str) -> float:
+        values = [float(v) / 255 for v in re.findall(r"[\d.]+", colour)[:3]]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
+        return sum(share * v for share, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
 @pytest.fixture(scope="module")
 def shape():
-    return roofline(Config.preset("python_small"), hardware="H100", prefix=300, canvases=CANVASES, batches=BATCHES,
+    return roofline(Config.preset("python_small"), hardware=("H100", "L4"), prefix=300, canvases=CANVASES, batches=BATCHES,
                     precisions=NAMES, canvas=64, batch=4)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def exported(shape, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("roofline")
-    bare = shown()
-    bare.data[PNG] = "AAAA"  # stands for the picture, whose place the figure takes
-    outputs = [new_output("display_data", shape._repr_mimebundle_()), bare]
-    cells = [new_code_cell(f"show({n})", execution_count=n + 1, outputs=[output]) for n, output in enumerate(outputs)]
-    nbformat.write(new_notebook(cells=cells), str(folder / "01_page.ipynb"))
-    return export([folder / "01_page.ipynb"], folder)[0]
+def file(shape, tmp_path_factory):
+    path = tmp_path_factory.mktemp("roofline") / "roofline.html"
+    path.write_text(page_of(shape._repr_mimebundle_()["text/html"], "Roofline"), encoding="utf-8")
+    return path
 
 
 @pytest.fixture
-def page(open_page, exported):
-    page = open_page(exported)
-    page.wait_for_function("() => document.querySelectorAll('[data-plotly=live]').length === 2")
-    return page
+def page(open_page, file):
+    return live(open_page(file))
 
 
-def hover_text(page, trace: int, point: int) -> str:
-    """What the marker of a point says under the pointer."""
-    x, y = page.locator(".js-plotly-plot").first.evaluate(
-        """(plot, [trace, point]) => { const { x, y } = plot.data[trace], { xaxis, yaxis } = plot._fullLayout;
-        plot.scrollIntoView();
-        const box = plot.getBoundingClientRect();
-        return [box.x + xaxis._offset + xaxis.d2p(x[point]), box.y + yaxis._offset + yaxis.d2p(y[point])]; }""",
-        [trace, point],
-    )
-    page.mouse.move(0, 0)
-    page.wait_for_function("() => !document.querySelector('.hoverlayer .hovertext')")
-    page.mouse.move(x, y)
-    words = page.locator(".hoverlayer .hovertext").first
-    words.wait_for()
-    return words.text_content()
+def assert_chosen(page, shape, canvas: int, batch: int, name: str) -> None:
+    """Status, filled marks, table of parts: all say the chosen two steps."""
+    one, many = (shape.points[name, queries, batch] for queries in (1, canvas))
+    status = page.locator(".status").first.text_content()
+    assert status.startswith(f"{name}, batch {batch} ")
+    for told in (f"{one.intensity:.3g} FLOPs a byte, floor {si(one.seconds, 's')}", f"canvas of {canvas}: {many.intensity:.3g} "):
+        assert told in status, status
+    filled = page.locator(".point.chosen").evaluate_all("all => all.map((mark) => mark.dataset.point)")
+    assert filled == [f"1 {batch}", f"{canvas} {batch}"]
+    last = page.locator(".roofline > .scroll tr").last.locator("td").all_text_contents()
+    assert last == [words for p in (one, many) for words in (si(p.bytes, "B"), si(p.flops, "FLOP"), si(p.seconds, "s"))]
+    assert page.locator(".chart svg").get_attribute("aria-label").endswith(status)
 
 
-def slide(page, row: int, value: int, of: int) -> None:
-    """Press on a slider where its step stands; its label then names the step."""
-    rail = page.locator(".js-plotly-plot").first.locator(".slider-group").nth(row).locator(".slider-rail-touch-rect")
-    box = rail.bounding_box()
-    inset = 8  # the grip stays inside the rail
-    at = box["x"] + inset + (box["width"] - 2 * inset) * value / (of - 1)
-    page.mouse.click(at, box["y"] + box["height"] / 2)
-
-
-def marked(page) -> dict:
-    """The figure's marked points: trace name -> (number of the trace, of the point)."""
-    return page.locator(".js-plotly-plot").first.evaluate(
-        """plot => Object.fromEntries(plot.data.flatMap((t, n) =>
-        t.selectedpoints && t.visible !== false ? [[t.name, [n, t.selectedpoints[0]]]] : []))"""
-    )
-
-
-def test_the_tables_stand_first_and_without_script(open_page, exported, shape):
-    page = open_page(exported, script=False)
-    assert page.locator("[data-plotly] img").count() == 2 and page.locator("[data-plotly] img").first.is_visible()
-    assert page.locator("[data-plotly] table").first.is_visible()
+def test_the_tables_stand_first_and_without_script(open_page, file, shape):
+    page = open_page(file, script=False)
+    assert page.locator("img").first.is_visible() and page.locator("table").first.is_visible()
     first = shape.points["BF16", 64, 4]
-    assert si(first.bytes, "B") in page.locator("[data-plotly] table").first.inner_text()
-    assert page.locator(".js-plotly-plot").count() == 0
+    assert si(first.bytes, "B") in page.locator("table").first.inner_text()
+    assert page.locator(".roofline").count() == 0
 
 
-def test_the_figure_takes_the_picture_s_place_and_sliders_change_what_its_points_say(page, shape):
-    assert page.locator("[data-plotly] img").count() == 0
-    assert page.locator(".js-plotly-plot .main-svg").count() >= 2
-    figure, table = (page.locator(part).first.bounding_box() for part in (".js-plotly-plot", "[data-plotly] table"))
-    assert figure["width"] > 400 and figure["height"] > 400 and figure["y"] < table["y"]
+def test_the_keyboard_alone_reaches_every_slider_and_value(page, shape):
+    assert not page.locator("img").first.is_visible()  # the view took the picture's place
+    assert_chosen(page, shape, 64, 4, "BF16")
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.shadowRoot.activeElement.ariaLabel") == "canvas"
+    page.keyboard.press("ArrowLeft")
+    assert_chosen(page, shape, 8, 4, "BF16")
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    assert_chosen(page, shape, 8, 64, "BF16")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert_chosen(page, shape, 8, 64, "FP8")
+    for _ in range(2):  # the table of parts, then what is folded
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    table = page.locator("details.numbers table").first
+    assert table.is_visible() and si(shape.points["FP8", 8, 1].bytes, "B") in table.inner_text()
+    assert page.locator("[aria-live]").text_content() == page.locator(".status").first.text_content()
 
-    def check(canvas: int, batch: int, name: str) -> None:
-        points = marked(page)
-        assert set(points) == {"one token", f"canvas of {canvas}"}
-        for kind, queries in (("one token", 1), (f"canvas of {canvas}", canvas)):
-            point, said = shape.points[name, queries, batch], hover_text(page, *points[kind])
-            for told in (f"{kind}, batch {batch}, {name}", si(point.bytes, "B"), si(point.flops, "FLOP"), si(point.seconds, "s")):
-                assert told in said, said
 
-    check(64, 4, "BF16")
-    slide(page, 0, 0, len(CANVASES))
-    page.wait_for_function("() => document.querySelector('.js-plotly-plot').layout.sliders[0].active === 0")
-    check(8, 4, "BF16")
-    slide(page, 1, 2, len(BATCHES))
-    page.wait_for_function("() => document.querySelector('.js-plotly-plot').layout.sliders[1].active === 2")
-    check(8, 64, "BF16")
-    slide(page, 2, 1, len(NAMES))
-    page.wait_for_function("() => document.querySelector('.js-plotly-plot').layout.sliders[2].active === 1")
-    check(8, 64, "FP8")
+def test_a_mark_and_a_roof_say_what_they_are_under_the_pointer(page, shape):
+    page.locator("[data-point='64 1']").hover()
+    point, said = shape.points["BF16", 64, 1], page.locator(".tip").text_content()
+    for told in ("canvas of 64, batch 1, BF16", si(point.bytes, "B"), si(point.flops, "FLOP"), si(point.seconds, "s")):
+        assert told in said, said
+    page.locator("[data-point='64 1']").click()
+    assert_chosen(page, shape, 64, 1, "BF16")
+    page.locator("[data-roof='0']").dispatch_event("pointerenter", {"clientX": 300, "clientY": 300})
+    device = shape.devices[0]
+    assert device.bandwidth.source in page.locator(".tip").text_content()
+    page.mouse.move(0, 0)
+    page.locator("[data-roof='0']").dispatch_event("pointerleave")
+    assert not page.locator(".tip").is_visible()
+
+
+def test_marks_lie_where_the_payload_says(page, shape):
+    """Equal factors are equal distances on both axes."""
+    places = page.locator(".point.token").evaluate_all("all => all.map((m) => [m.cx.baseVal.value, m.cy.baseVal.value])")
+    points = [shape.points["BF16", 1, batch] for batch in BATCHES]
+    for axis, value in ((0, "intensity"), (1, "rate")):
+        logs = [math.log(getattr(p, value)) for p in points]
+        steps = [(b[axis] - a[axis]) / (y - x) for a, b, x, y in zip(places, places[1:], logs, logs[1:], strict=False)]
+        assert steps[0] == pytest.approx(steps[1], rel=1e-3) and (steps[0] > 0) == (axis == 0)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_have_contrast_in_both_themes(open_page, file, dark):
+    page = live(open_page(file, scheme="dark" if dark else "light"))
+    assert page.locator(".roofline").get_attribute("data-theme") == ("dark" if dark else "light")
+    paper = page.locator(".roofline").evaluate("el => getComputedStyle(el).backgroundColor")
+    for label in page.locator("svg text").all():
+        assert contrast(label.evaluate("el => getComputedStyle(el).fill"), paper) >= 4.5, label.text_content()
+    for mark in page.locator("svg .roof, svg .point").all():
+        assert contrast(mark.evaluate("el => getComputedStyle(el).stroke"), paper) >= 3
 
 
 @pytest.mark.parametrize("width", [360, 1600])
-def test_it_fits_every_width(open_page, exported, width):
-    page = open_page(exported, width=width)
-    page.wait_for_function("() => document.querySelectorAll('[data-plotly=live]').length === 2")
+def test_it_fits_every_width(open_page, file, width):
+    page = live(open_page(file, width=width))
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-    box = page.locator(".js-plotly-plot").first.bounding_box()
+    box = page.locator(".chart svg").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= width
+    edges = page.locator(".chart svg text").evaluate_all("all => all.map((t) => t.getBoundingClientRect()).map((b) => [b.left, b.right])")
+    assert min(left for left, _ in edges) >= 0 and max(right for _, right in edges) <= width

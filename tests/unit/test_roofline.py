@@ -18,6 +18,7 @@ from diffgemma_lite.cost import PRECISIONS, distinct_experts, floor, step_cost
 from diffgemma_lite.hardware import HARDWARE, Hardware, Sourced
 from diffgemma_lite.view import roofline
 from diffgemma_lite.view.roofline import si
+from diffgemma_lite.view.roofline_payload import payload
 
 SMALL = Config.preset("python_small")
 CANVASES, BATCHES, NAMES = (8, 64), (1, 4, 16), ("BF16", "FP8")
@@ -105,20 +106,38 @@ def test_roofs_measured_and_published(shown):
     assert [len(t.x) for t in only_slope.data if t.name == "Apple M4 Pro bandwidth"] == [2]
 
 
-def test_one_output_has_the_figure_and_the_tables(shown):
+def test_one_output_has_the_view_and_the_tables(shown):
     bundle = shown._repr_mimebundle_()
-    assert set(bundle) == {"application/vnd.plotly.v1+json", "text/html", "text/plain"}
-    assert {"data", "layout"} <= set(bundle["application/vnd.plotly.v1+json"])
-    assert len(json.dumps(bundle).encode()) < 290_000
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert len(json.dumps(bundle).encode()) < 100_000
     again = roofline(SMALL, hardware=("H100", "L4"), measured=(CPU,), prefix=300, canvases=CANVASES, batches=BATCHES,
                      precisions=NAMES, canvas=64, batch=4, skew=0.8)  # fmt: skip
     assert json.dumps(again._repr_mimebundle_()) == json.dumps(bundle)  # no random id
-    assert shown.tables()._repr_html_() == bundle["text/html"]
+    assert shown.tables()._repr_html_() in bundle["text/html"]
     assert repr(shown) == bundle["text/plain"] and "H100" in repr(shown)
 
 
+def test_the_module_gets_every_point_and_roof(shown):
+    data = json.loads(json.dumps(payload(shown)))
+    assert len(data["points"]) == len(shown.points)
+    for (name, queries, batch), p in shown.points.items():
+        told = data["points"][f"{name} {queries} {batch}"]
+        assert (told["x"], told["y"]) == pytest.approx((p.intensity, p.rate), rel=1e-5)
+        assert (told["bytes"], told["flops"], told["seconds"]) == (si(p.bytes, "B"), si(p.flops, "FLOP"), si(p.seconds, "s"))
+        assert [row[0] for row in told["parts"]] == [part for part, *_ in p.parts]
+    low, high = data["heights"]
+    for roof in data["roofs"]:
+        for x, y in roof["corners"]:
+            assert data["span"][0] <= x <= data["span"][1] and low <= y <= high
+    assert [r["name"] for r in data["roofs"] if r["measured"]] == ["a <CPU> fp32 measured"]
+    sourced = {line for r in data["roofs"] for line in r["says"]}
+    assert any(HARDWARE["L4"].peaks["fp8"].source in line for line in sourced)
+    for ticks in (data["across"], data["up"]):
+        assert 3 <= len(ticks) <= 10 and len({label for _, label in ticks}) == len(ticks)
+
+
 def test_without_script_every_step_and_source_is_in_the_tables(shown):
-    markup = shown._repr_mimebundle_()["text/html"]
+    markup = shown.tables()._repr_html_()
     tags = set(re.findall(r"<(\w+)", markup))
     assert tags == {"div", "img", "p", "b", "table", "tr", "th", "td", "details", "summary"}  # what a sanitizer keeps
     assert "http" not in re.sub(r'src="data:[^"]*"', "", markup)
