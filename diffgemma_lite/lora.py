@@ -108,13 +108,11 @@ def merge(model: DiffusionGemma) -> DiffusionGemma:
     The originals are kept beside it, so that `unmerge` gives back the base to the bit (a subtraction would not).
     """
     lora = _need(model, merged=False)
-    lora.originals = {}
+    lora.originals = _detach(model)
     for (name, leaf), low in lora.adapters.items():
-        module = model.get_submodule(name)
-        lora.originals[name, leaf] = _detach(module, leaf)
         with torch.no_grad():
-            module.register_parameter(leaf, nn.Parameter(low(lora.originals[name, leaf]), requires_grad=False))
-    _unhook(model)
+            merged = nn.Parameter(low(lora.originals[name, leaf]), requires_grad=False)
+        model.get_submodule(name).register_parameter(leaf, merged)
     return model
 
 
@@ -139,10 +137,8 @@ def remove_lora(model: DiffusionGemma) -> DiffusionGemma:
     lora = _need(model)
     if lora.originals is not None:
         unmerge(model)
-    for name, leaf in lora.adapters:
-        module = model.get_submodule(name)
-        module.register_parameter(leaf, _detach(module, leaf))
-    _unhook(model)
+    for (name, leaf), original in _detach(model).items():
+        model.get_submodule(name).register_parameter(leaf, original)
     del model.lora
     for name, p in model.named_parameters():
         p.requires_grad_(name in lora.trained)
@@ -230,15 +226,17 @@ def _kept_for_a_call(module: nn.Module) -> list:
     return [module.register_forward_pre_hook(before), module.register_forward_hook(after, always_call=True)]
 
 
-def _detach(module: nn.Module, leaf: str) -> nn.Parameter:
-    """Take the sum off one weight and return the original, which the caller registers again."""
-    original = module.parametrizations[leaf].original
-    parametrize.remove_parametrizations(module, leaf, leave_parametrized=False)
-    return original
-
-
-def _unhook(model: DiffusionGemma) -> None:
+def _detach(model: DiffusionGemma) -> dict[tuple[str, str], nn.Parameter]:
+    """Take the sums off all weights and return the originals, which the caller registers again."""
+    originals = {}
+    for name in dict.fromkeys(name for name, _ in model.lora.adapters):
+        module = model.get_submodule(name)
+        originals |= {(name, leaf): sums.original for leaf, sums in module.parametrizations.items()}
+        # not by remove_parametrizations: that takes the weight off a class which copies of the module share
+        module.__class__ = parametrize.type_before_parametrizations(module)
+        del module.parametrizations
     for hook in model.lora.hooks:
         hook.remove()
     model.lora.hooks = []
-    model.__dict__.pop("save_pretrained", None)
+    del model.save_pretrained
+    return originals

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import C, V, Example, exact, random_ids, refused, tiny
+from tiny import C, V, Example, exact, generator, random_ids, refused, tiny
 
 from diffgemma_lite import DiffusionGemma
 from diffgemma_lite.lora import LINEARS, add_lora, load_lora, lora_parameters, merge, remove_lora, save_lora, unmerge
@@ -84,14 +84,15 @@ def test_gradients_reach_every_adapter_and_nothing_else(path):
 
 
 def test_loop_and_grouped_agree_in_value_and_gradient():
-    found = []
+    found, (x, w) = [], torch.rand(2, 6, 32, generator=torch.Generator().manual_seed(0))
+    index = torch.tensor([[0, 1], [1, 2], [3, 0], [2, 3], [0, 2], [1, 3]])
     for path in ("loop", "grouped"):
-        model = stirred(add_lora(tiny().set_kernels(experts=path), 2, parts="experts"))
-        loss = batch_loss(model)
-        loss.backward()
-        found.append((loss.detach(), *(p.grad for p in lora_parameters(model).values())))
+        model = stirred(add_lora(tiny().set_kernels(experts=path), 2, parts="experts", generator=generator()))
+        out = model.layers[0].experts(x, w[:, :2], index)
+        (out * x).sum().backward()
+        found.append((out.detach(), *(p.grad for n, p in lora_parameters(model).items() if n.startswith("layers.0."))))
     for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
 
 def test_gradient_is_that_of_the_weight_by_the_chain_rule():
@@ -176,7 +177,7 @@ def test_the_training_loop_trains_adapters_only_and_resumes(tmp_path):
     config = TrainConfig(steps=4, learning_rate=0.01, **plan)
 
     def fresh():
-        return add_lora(tiny(), 2, generator=torch.Generator().manual_seed(0))
+        return add_lora(tiny(), 2, generator=generator())
 
     whole, cut, again = fresh(), fresh(), fresh()
     assert {id(p) for g in make_optimizer(whole, config).param_groups for p in g["params"]} == {
@@ -246,7 +247,7 @@ def test_refused_files(tmp_path):
     with refused("path", "save_lora"):
         load_lora(tiny(), path)
     save_lora(add_lora(tiny(), 2), path)
-    small = tiny(hidden_size=32)
+    small = tiny(num_experts=8)
     with refused("path", "other adapters"):
         load_lora(small, path)
     assert not hasattr(small, "lora") and all(p.requires_grad for p in small.parameters())
