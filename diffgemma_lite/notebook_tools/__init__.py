@@ -4,6 +4,7 @@
     uv run python -m diffgemma_lite.notebook_tools tidy [NAME ...]     tidy without executing (after a change of prose)
     uv run python -m diffgemma_lite.notebook_tools check [NAME ...]    say what may not be committed
     uv run python -m diffgemma_lite.notebook_tools export FOLDER [NAME ...]    pages that work with the network off
+    uv run python -m diffgemma_lite.notebook_tools slides FOLDER [NAME ...]    presentations, a slide for each heading
 
 A NAME is a path or the beginning of a file name ("07"); none means all. Outputs are committed, so what differs between
 two runs on two machines should be timings and last digits only. Unlike with `jupyter execute`, no widget state is stored:

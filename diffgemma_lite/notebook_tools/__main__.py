@@ -12,7 +12,7 @@ import nbformat
 from . import __doc__ as description
 from .execute import execute, find, tidy
 from .gate import faults
-from .pages import export
+from .pages import export, slides
 from .pictures import add_pictures
 
 
@@ -22,6 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     paths = find(given.names)
     if given.command == "export":
         print(*export(paths, given.folder, given.formulas), sep="\n")
+        return 0
+    if given.command == "slides":
+        print(*slides(paths, given.folder), sep="\n")
         return 0
     bad = 0
     for path in paths:
@@ -46,12 +49,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True)
-    for name in ("run", "tidy", "check", "export"):
+    for name in ("run", "tidy", "check", "export", "slides"):
         command = commands.add_parser(name)
         if name == "run":
             command.add_argument("--timeout", type=float, default=600, help="seconds one cell may take")
-        if name == "export":
+        if name in ("export", "slides"):
             command.add_argument("folder", type=Path)
+        if name == "export":
             command.add_argument("--formulas", action="store_true", help="typeset formulas with a script from the network")
         command.add_argument("names", nargs="*")
     return top

@@ -1,4 +1,4 @@
-"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index."""
+"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index; or as slides."""
 
 from __future__ import annotations
 
@@ -78,6 +78,39 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
     written.append(folder / "index.html")
     written[-1].write_text(INDEX.format(title="diffgemma_lite", rows="\n".join(rows)), encoding="utf-8")
     return written
+
+
+def slides(paths: list[Path], folder: Path) -> list[Path]:
+    """A presentation per notebook, a slide from each heading to the next (### goes down, not on); returns the files.
+
+    The script that turns pages comes from the network; without it a file shows everything, one thing below another.
+    """
+    from nbconvert import SlidesExporter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for path in paths:
+        notebook = nbformat.read(str(path), as_version=4)
+        notebook.metadata.setdefault("title", heading(notebook) or path.stem)
+        notebook.cells = [part for cell in notebook.cells for part in _at_headings(cell)]
+        for cell in notebook.cells:
+            level = re.match(r"(#+) ", cell.source) if cell.cell_type == "markdown" else None
+            if level and "slideshow" not in cell.metadata:
+                cell.metadata["slideshow"] = {"slide_type": "slide" if len(level[1]) < 3 else "subslide"}
+            if cell.cell_type == "markdown":
+                cell.source = with_pictures(cell.source, path.parent)
+        body, _ = SlidesExporter().from_notebook_node(notebook)
+        written.append(folder / f"{path.stem}.slides.html")
+        written[-1].write_text(body, encoding="utf-8")
+    return written
+
+
+def _at_headings(cell: NotebookNode) -> list[NotebookNode]:
+    """A text cell in parts that each begin with a heading (but for the first); any other cell as it is."""
+    if cell.cell_type != "markdown" or "```" in cell.source:  # a # in a block of code is no heading
+        return [cell]
+    parts = [part for part in re.split(r"^(?=#{1,3} )", cell.source, flags=re.MULTILINE) if part.strip()]
+    return [nbformat.v4.new_markdown_cell(part, metadata=dict(cell.metadata)) for part in parts]
 
 
 def with_figure(output: NotebookNode) -> str:

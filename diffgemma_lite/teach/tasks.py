@@ -23,10 +23,14 @@ def feedback(state: str, message: str, picture: Figure | None = None) -> Figure:
 
 
 def reveal(guess: Any, measured: Any, *, because: str, instead: Mapping[Any, str] | None = None) -> Figure:
-    """Answer a prediction: None is not done yet. `instead` says what a particular wrong guess would have meant.
-    A number may be written as text, and capital letters do not matter."""
+    """Answer a prediction: None is not done yet, with the answer folded away for who reads without a kernel.
+    `instead` says what a particular wrong guess would have meant. A number may be written as text, and capital letters do
+    not matter."""
     if guess is None:
-        return feedback("not done yet", "Write your guess into the cell above and run both cells again.")
+        asked = feedback("not done yet", "Write your guess into the cell above and run both cells again.")
+        answer = html.escape(f"Measured: {measured}. {because}")
+        fold = f"<details><summary>Without a kernel: make your guess, then look here</summary>{answer}</details>"
+        return Figure(asked.html + fold, asked.text)
     if _plain(guess) == _plain(measured):
         return feedback("right", f"You said {guess}, measured: {measured}. {because}")
     meant = next((words for wrong, words in (instead or {}).items() if _plain(wrong) == _plain(guess)), "")

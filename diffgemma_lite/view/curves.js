@@ -9,7 +9,7 @@ const WIDTH = 300,
 
 const CURVES = [
   {
-    title: "mean entropy",
+    title: "mean entropy (log scale)",
     unit: "nats",
     of: (c, n) => c.meanEntropy[n],
     show: nats,

@@ -39,6 +39,8 @@ SPECIMEN = [
     "noise_view(noise_record(list(range(24)), lambda i: f' w{i}', 32), title='Specimen of noise')",
     "from diffgemma_lite import Config\nfrom diffgemma_lite.view import roofline\n"
     "roofline(Config.preset('python_small'), canvases=(8, 64), batches=(1, 4), canvas=64)",
+    "import torch\nfrom diffgemma_lite.view.nvfp4_record import block_map\nfrom diffgemma_lite.view.nvfp4_view import block_view\n"
+    "block_view(block_map(torch.randn(6, 32, generator=torch.Generator().manual_seed(0)), 'a weight'))",
     "import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 3, 2]), layout=dict(title='A bare figure'))",
     """def run(settings, on_step):
     for n in range(settings["steps"]):
@@ -92,6 +94,7 @@ def lab_page(chromium, lab):
 # words of each view's static part
 KEYS = {
     "player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed", "router": "busiest expert", "race": "Tokens kept (height)",
+    "roofline": "Bytes are weights and cache.", "nvfp4": "over the scale",
 }  # fmt: skip
 
 
@@ -227,7 +230,8 @@ def assert_views_live(page, notebook: Path) -> None:
     until(page, "n => document.querySelectorAll('[data-live=yes]').length === n", recorded(notebook))
     for view in KEYS:
         if recorded(notebook, view):
-            plays = {"router": assert_routes, "race": assert_races}.get(view, assert_plays)
+            others = {"router": assert_routes, "race": assert_races, "roofline": assert_slides, "nvfp4": assert_shows_blocks}
+            plays = others.get(view, assert_plays)
             plays(page, page.locator(f"[data-view={view}][data-live=yes]").first)
 
 
@@ -274,6 +278,28 @@ def assert_races(page, first) -> None:
     assert len(states) == 2 and all(state.startswith("done: ") for state in states)
 
 
+def assert_slides(page, first) -> None:
+    """Each slider goes to its end by keyboard, and the status says another step."""
+    status = first.locator(".status").first
+    for slider in first.locator("input[type=range]:enabled").all():
+        before, least = status.text_content(), slider.evaluate("s => s.value === s.max")
+        press(slider, "Home" if least else "End")
+        until(page, "([s, before]) => s.textContent !== before", [status.element_handle(), before])
+
+
+def assert_shows_blocks(page, first) -> None:
+    """The heat map by its arrows, or the outlier by its slider."""
+    status = first.locator(".status").first
+    before = status.text_content()
+    if first.locator(".spot").count():
+        press(first.locator(".spot[tabindex='0']"), "ArrowRight")
+        until(page, "([s, before]) => s.textContent !== before", [status.element_handle(), before])
+    else:
+        slider = first.locator("input[type=range]")
+        press(slider, "ArrowRight")
+        becomes(slider, "1")
+
+
 def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path):
     from diffgemma_lite.notebook_tools.pages import export
 
@@ -287,16 +313,15 @@ def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
     """The presentation's own script comes from the network and is missing here; the players must not need it."""
     if not recorded(notebook) + figures(notebook):
         pytest.skip("this notebook holds no recorded player and no figure")
-    from nbconvert import SlidesExporter
+    from diffgemma_lite.notebook_tools.pages import slides
 
-    body, _ = SlidesExporter().from_filename(str(notebook))
-    path = tmp_path / "slides.html"
-    path.write_text(body, encoding="utf-8")
     page = open_page(
-        path,
+        slides([notebook], tmp_path)[0],
         ignore=("cdnjs.cloudflare.com", "unpkg.com", "cdn.jsdelivr.net", "ERR_INTERNET_DISCONNECTED", "require", "Reveal"),
     )
     until(page, "n => document.querySelectorAll('[data-live=yes]').length === n", recorded(notebook))
+    headings = sum(c.cell_type == "markdown" and c.source.startswith("#") for c in nbformat.read(notebook, 4).cells)
+    assert page.locator(".slides section section").count() >= headings
 
 
 def test_a_notebook_without_a_browser_is_skipped_by_name_or_fails_in_ci(monkeypatch):

@@ -146,6 +146,8 @@ def test_source_refuses_lines_that_are_not_there(first, last):
 def test_a_prediction_is_answered():
     ask = dict(because="Because.", instead={3: "Three is a band.", 0: "Zero is blind."})
     assert repr(teach.reveal(None, 8, **ask)).startswith("… Not done yet.") and "8" not in repr(teach.reveal(None, 8, **ask))
+    folded = teach.reveal(None, "<8>", **ask)._repr_html_()
+    assert "<details><summary>" in folded and folded.endswith("Measured: &lt;8&gt;. Because.</details>")
     assert repr(teach.reveal(8, 8, **ask)).startswith("✓ Right.") and "Because." in repr(teach.reveal(8, 8, **ask))
     assert repr(teach.reveal(0, 8, **ask)) == "✗ Not right. You said 0, measured: 8. Zero is blind. Because."
     assert repr(teach.reveal(5, 8, **ask)) == "✗ Not right. You said 5, measured: 8. Because."
