@@ -48,8 +48,13 @@ def native_linear(x: Float[Tensor, "*rows i"], w: NVFP4Tensor, input_scale: Tens
     if w.block != BLOCK or w.shape[-1] % 32 or w.shape[0] % 16:
         raise ValueError(f"w: got shape {w.shape} in blocks of {w.block}, takes multiples of 16 x 32 in blocks of {BLOCK}")
     q = quantize(x.reshape(-1, x.shape[-1]), tensor_scale=input_scale)
+    product = scaled_product(q, w)
+    return (product.float() * (q.tensor_scale * w.tensor_scale)).to(x.dtype).reshape(*x.shape[:-1], -1)
+
+
+def scaled_product(q: NVFP4Tensor, w: NVFP4Tensor) -> Float[Tensor, "rows o"]:
+    """Codes times block scales of both, summed by the hardware: [rows, i] and [o, i] -> bfloat16, tensor scales left out."""
     four = torch.float4_e2m1fn_x2
-    product = torch._scaled_mm(
+    return torch._scaled_mm(
         q.packed.view(four), w.packed.view(four).t(), tiled(q.block_scale), tiled(w.block_scale), out_dtype=torch.bfloat16
     )
-    return (product.float() * (q.tensor_scale * w.tensor_scale)).to(x.dtype).reshape(*x.shape[:-1], -1)

@@ -98,13 +98,13 @@ def _canvas_tables(trace: Trace, r: dict, stop: str, kept: int, name: str) -> st
     n_steps = len(r["temperature"])
     shown = sorted({0, n_steps // 4, n_steps // 2, (3 * n_steps) // 4, n_steps - 1})
     film = "".join(
-        f"<tr><td>{n + 1}</td>{_step_cells(r, n)}<td style="text-align:left"><code>{_film(trace, r, n, kept)}</code></td></tr>" for n in shown
+        f"<tr><td>{n + 1}</td>{_step_cells(r, n)}<td style='text-align:left'><code>{_film(trace, r, n, kept)}</code></td></tr>" for n in shown
     )
-    film += f"<tr><td>committed</td>{'<td></td>' * 4}<td style="text-align:left"><code>{_film(trace, r, n_steps, kept)}</code></td></tr>"
+    film += f"<tr><td>committed</td>{'<td></td>' * 4}<td style='text-align:left'><code>{_film(trace, r, n_steps, kept)}</code></td></tr>"
     every = "".join(f"<tr><td>{n + 1}</td>{_step_cells(r, n)}</tr>" for n in range(n_steps))
     return (
         f"<p>{html.escape(name)}: {n_steps} denoising steps, stopped because: {html.escape(stop)}.</p>"
-        f"<table><tr>{HEAD}<th style="text-align:left">canvas (sampled tokens)</th></tr>{film}</table>"
+        f"<table><tr>{HEAD}<th style='text-align:left'>canvas (sampled tokens)</th></tr>{film}</table>"
         f"<details><summary>All {n_steps} steps in numbers</summary><table><tr>{HEAD}</tr>{every}</table></details>"
     )
 
