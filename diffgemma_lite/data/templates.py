@@ -18,8 +18,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from .tokenizer import Tokenizer, train_tokenizer
 
@@ -44,64 +46,61 @@ class Record:
     task: str = TASK
 
 
-def _draw_json(rng: random.Random) -> tuple[str, Callable[[random.Random], str]]:
-    amounts = [rng.randint(10, 69), *(rng.randint(1, 9) for _ in range(rng.randint(1, 2)))]
-
-    def write(rng: random.Random) -> str:
-        ids = rng.sample(range(1, 10), len(amounts))
-        sums = [sum(amounts[: n + 1]) for n in range(len(amounts))]
-        rows = [f'{{"id":{i},"add":{a},"sum":{s}}}' for i, a, s in zip(ids, amounts, sums, strict=True)]
-        return f'{{"count":{len(ids)},"total":{sums[-1]},"last":{ids[-1]},"rows":[{",".join(rows)}]}}'
-
-    return f"json:{','.join(map(str, amounts))}", write
+def _ask_json(rng: random.Random) -> str:
+    return "json:" + ",".join(map(str, (rng.randint(10, 69), *(rng.randint(1, 9) for _ in range(rng.randint(1, 2))))))
 
 
-def _draw_class(rng: random.Random) -> tuple[str, Callable[[random.Random], str]]:
-    name, fields = rng.choice(CLASSES), rng.sample(NAMES, rng.randint(2, 5))
-
-    def write(rng: random.Random) -> str:
-        types = [rng.choice(TYPES) for _ in fields]
-        counts = ", ".join(f"{types.count(kind)} {kind}" for kind in TYPES)
-        lines = "".join(f"\n    {field}: {kind}" for field, kind in zip(fields, types, strict=True))
-        return f"# {len(fields)} fields: {counts}\n@dataclass\nclass {name}:{lines}"
-
-    return f"class {name}:{','.join(fields)}", write
+def _write_json(request: str, rng: random.Random) -> str:
+    amounts = [int(number) for number in request.removeprefix("json:").split(",")]
+    ids, sums = rng.sample(range(1, 10), len(amounts)), list(accumulate(amounts))
+    rows = [f'{{"id":{i},"add":{a},"sum":{s}}}' for i, a, s in zip(ids, amounts, sums, strict=True)]
+    return f'{{"count":{len(ids)},"total":{sums[-1]},"last":{ids[-1]},"rows":[{",".join(rows)}]}}'
 
 
-def _draw_sql(rng: random.Random) -> tuple[str, Callable[[random.Random], str]]:
-    child, parent = rng.sample(NAMES, 2)
-
-    def write(rng: random.Random) -> str:
-        keys = rng.sample(range(1, 10), rng.randint(1, 2))
-        tables = [f"CREATE TABLE {child}(id PRIMARY KEY, {parent} REFERENCES {parent});", f"CREATE TABLE {parent}(id PRIMARY KEY);"]
-        rng.shuffle(tables)
-        rows = [f"INSERT INTO {parent} VALUES({key});" for key in keys]
-        own = f"INSERT INTO {child} VALUES({rng.randint(1, 9)},{rng.choice(keys)});"
-        return "\n".join(["BEGIN;", *tables, *rows, own, "COMMIT;"])
-
-    return f"sql: {child} {parent}", write
+def _ask_class(rng: random.Random) -> str:
+    return f"class {rng.choice(CLASSES)}:" + ",".join(rng.sample(NAMES, rng.randint(2, 5)))
 
 
-def _draw_sum(rng: random.Random) -> tuple[str, Callable[[random.Random], str]]:
-    start, operations = rng.randint(20, 79), []
-    value = start
+def _write_class(request: str, rng: random.Random) -> str:
+    head, fields = request.split(":")
+    types = [rng.choice(TYPES) for _ in fields.split(",")]
+    counts = ", ".join(f"{types.count(kind)} {kind}" for kind in TYPES)
+    lines = "".join(f"\n    {field}: {kind}" for field, kind in zip(fields.split(","), types, strict=True))
+    return f"# {len(types)} fields: {counts}\n@dataclass\n{head}:{lines}"
+
+
+def _ask_sql(rng: random.Random) -> str:
+    return "sql: " + " ".join(rng.sample(NAMES, 2))
+
+
+def _write_sql(request: str, rng: random.Random) -> str:
+    _, child, parent = request.split()
+    keys = rng.sample(range(1, 10), rng.randint(1, 2))
+    tables = [f"CREATE TABLE {child}(id PRIMARY KEY, {parent} REFERENCES {parent});", f"CREATE TABLE {parent}(id PRIMARY KEY);"]
+    rng.shuffle(tables)
+    rows = [f"INSERT INTO {parent} VALUES({key});" for key in keys]
+    own = f"INSERT INTO {child} VALUES({rng.randint(1, 9)},{rng.choice(keys)});"
+    return "\n".join(["BEGIN;", *tables, *rows, own, "COMMIT;"])
+
+
+def _ask_sum(rng: random.Random) -> str:
+    values = [rng.randint(20, 79)]
     for _ in range(rng.randint(3, 5)):
         step = rng.choice((-1, 1)) * rng.randint(1, 9)
-        step = step if 10 <= value + step <= 99 else -step  # two digits throughout
-        value += step
-        operations.append(step)
-
-    def write(rng: random.Random) -> str:
-        lines, value = [], start
-        for step in operations:
-            lines.append(f"{value}{step:+d}={value + step}")
-            value += step
-        return "\n".join([f"answer:{value}", *lines])
-
-    return f"sum:{start}" + "".join(f"{step:+d}" for step in operations), write
+        values.append(values[-1] + (step if 10 <= values[-1] + step <= 99 else -step))  # two digits throughout
+    return f"sum:{values[0]}" + "".join(f"{after - before:+d}" for before, after in pairwise(values))
 
 
-FAMILIES: dict[str, Callable] = {"json": _draw_json, "class": _draw_class, "sql": _draw_sql, "sum": _draw_sum}
+def _write_sum(request: str, rng: random.Random) -> str:
+    values = list(accumulate(int(term) for term in re.findall(r"[+-]?\d+", request)))
+    lines = [f"{before}{after - before:+d}={after}" for before, after in pairwise(values)]
+    return "\n".join([f"answer:{values[-1]}", *lines])
+
+
+FAMILIES: dict[str, tuple[Callable[..., str], Callable[..., str]]] = {  # how to ask, and one way to answer
+    "json": (_ask_json, _write_json), "class": (_ask_class, _write_class), "sql": (_ask_sql, _write_sql),
+    "sum": (_ask_sum, _write_sum),
+}  # fmt: skip
 
 
 def split_of(prompt: str) -> str:
@@ -124,10 +123,11 @@ def records(split: str, count: int, *, seed: int = 0, families: Sequence[str] = 
 
 def _record(split: str, family: str, seed: int, number: int) -> Record:
     rng = random.Random(f"{seed} {split} {family} {number}")
-    while True:
-        prompt, write = FAMILIES[family](rng)
-        if split_of(prompt) == split:
-            return Record(family, prompt, write(rng))
+    ask, write = FAMILIES[family]
+    prompt = ask(rng)
+    while split_of(prompt) != split:
+        prompt = ask(rng)
+    return Record(family, prompt, write(prompt, rng))
 
 
 def template_tokenizer(vocab_size: int = VOCABULARY) -> Tokenizer:
