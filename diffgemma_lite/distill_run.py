@@ -1,0 +1,167 @@
+"""A recipe for distill.py: before, after, and after without the reward; scores, weights and a card. Notebook 09.
+
+    python -m diffgemma_lite.distill_run assets/checkpoints/sudoku-few-steps/recipe.json runs/distill
+
+scores.json beside the recipe is written after each stage, and a stage that stands there is not run again. Weights are written
+only if they are worth keeping: fewer steps, and no clear loss of accuracy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .data.sudoku_splits import puzzles
+from .distill import Distillation, Questions, distill, record_questions, step_curve, sudoku_questions, variety
+from .model import DiffusionGemma
+from .sampler import SamplerConfig
+from .sudoku_train import read_recipe
+
+STAGES = ("before", "after", "without the reward")
+
+
+def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Questions, Questions]:
+    """(what is learnt from, test questions)."""
+    counts = (recipe["questions"], recipe["tests"])
+    if recipe["task"] == "sudoku":
+        layout = read_recipe(base / "recipe.json")[1]
+        made = [puzzles(split, recipe["band"], n, seed=1) for split, n in zip(("train", "test"), counts, strict=True)]
+        return sudoku_questions(layout, made[0]), sudoku_questions(layout, made[1])
+    if recipe["task"] != "records":
+        raise ValueError(f"task: got {recipe['task']!r}, takes 'sudoku' or 'records'")
+    from .data.templates import records
+    from .data.tokenizer import Tokenizer
+
+    tokenizer, made = Tokenizer.load(base), [records(split, n, seed=1) for split, n in zip(("train", "test"), counts, strict=True)]
+    size = (model.config.canvas_length, recipe["max_prompt"])
+    return record_questions(tokenizer, made[0], *size), record_questions(tokenizer, made[1], *size)
+
+
+def run(recipe_path: Path, out: Path) -> dict[str, Any]:
+    """All stages that scores.json does not hold yet."""
+    recipe, folder = json.loads(recipe_path.read_text(encoding="utf-8")), recipe_path.parent
+    base, path = folder.parent / recipe["base"], folder / "scores.json"
+    weights = hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest()
+    model = DiffusionGemma.from_pretrained(base, dtype=torch.float32)
+    sampler = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf", **recipe.get("sampler", {}))
+    asked, tests = questions(recipe, base, model)
+    scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"base": {"name": base.name, "sha256": weights}}
+    if scores["base"]["sha256"] != weights:
+        raise ValueError(f"recipe: {path} holds scores of other weights of {base.name}, takes the same; remove it to start again")
+    for stage in STAGES:
+        if stage in scores:
+            continue
+        model, start, log = DiffusionGemma.from_pretrained(base, dtype=torch.float32).set_kernels(fused_norm=True), time.perf_counter(), []
+        if stage != "before":
+            plan = replace(Distillation(**recipe["distil"]), rewarded=stage == "after")
+            log = distill(model, asked, sampler, plan, lambda e, stage=stage: print(stage, json.dumps(e), flush=True))
+            model = model.to(torch.bfloat16).to(torch.float32)  # scored as it is stored
+        spent = time.perf_counter() - start
+        if stage == "after":
+            out.mkdir(parents=True, exist_ok=True)
+            model.save_pretrained(out)
+        curve = step_curve(model, tests, sampler, tuple(recipe["limits"]))
+        scores[stage] = {"curve": curve, "variety": variety(model, tests, sampler), "seconds": spent, "log": log}
+        scores["machine"] = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__.split("+")[0]}
+        scores["words"] = words(scores)
+        path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+        print(stage, json.dumps(curve), flush=True)
+    print("\n".join(scores["words"]))
+    if worth_keeping(scores):
+        ship(recipe, scores, out, folder)
+    return scores
+
+
+def worth_keeping(scores: dict) -> bool:
+    """Fewer steps, and an accuracy that does not lie clearly under the old one."""
+    before, after = (scores[stage]["curve"][-1] for stage in ("before", "after"))
+    return after["steps"] < before["steps"] and after["right"]["high"] >= before["right"]["share"]
+
+
+def _right(row: dict) -> str:
+    return f"{row['right']['share']:.1%} [{row['right']['low']:.1%}, {row['right']['high']:.1%}]"
+
+
+def words(scores: dict) -> list[str]:
+    """What was found, in sentences made from the numbers alone."""
+    last = {stage: scores[stage]["curve"][-1] for stage in STAGES if stage in scores}
+    said = [f"{stage.capitalize()}: {_right(row)} right at {row['steps']:.2f} steps (limit {row['limit']}), variety "
+            f"{scores[stage]['variety']:.2f}." for stage, row in last.items()]  # fmt: skip
+    if "after" in last:
+        ratio = last["before"]["steps"] / last["after"]["steps"]
+        change = last["after"]["right"]["share"] - last["before"]["right"]["share"]
+        goal = "reached" if ratio >= 2.5 and change >= 0 else "not reached"
+        said.append(f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: the goal, 2.5 times at no loss, is {goal}.")
+        first = {stage: scores[stage]["curve"][0] for stage in ("before", "after")}
+        said.append(f"With {first['after']['limit']} step allowed: {_right(first['before'])} right before, {_right(first['after'])} after.")
+    if "without the reward" in last:
+        change = last["without the reward"]["right"]["share"] - last["after"]["right"]["share"]
+        said.append(f"The reward left out: accuracy differs by {change:+.1%} from the run with it, steps are "
+                    f"{last['without the reward']['steps']:.2f} instead of {last['after']['steps']:.2f}.")  # fmt: skip
+    return said
+
+
+def ship(recipe: dict, scores: dict, out: Path, folder: Path) -> None:
+    """Weights in bfloat16, card, and the tokenizer of the base if it has one, beside the recipe."""
+    model, base = DiffusionGemma.from_pretrained(out), folder.parent / recipe["base"]
+    model.to(torch.bfloat16).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (base / name).exists():
+            (folder / name).write_bytes((base / name).read_bytes())
+    (folder / "README.md").write_text(card(folder.name, recipe, scores, model), encoding="utf-8")
+
+
+def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:
+    """The model card; every number in it comes from the run."""
+    plan, limits = Distillation(**recipe["distil"]), recipe["limits"]
+    rows = "\n".join(
+        f"| {limit} | " + " | ".join(f"{_right(row)}, {row['steps']:.2f} steps" for row in
+                                      (scores[stage]["curve"][i] for stage in STAGES)) + " |"
+        for i, limit in enumerate(limits)
+    )  # fmt: skip
+    found = "\n".join(f"- {sentence}" for sentence in scores["words"])
+    return f"""# {name}
+
+`{recipe["base"]}`, taught by its own slow answers to need fewer denoising steps (`diffgemma_lite/distill.py`). The published
+model's second stage is not public; this is another one, ours.
+
+- **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16, as the base.
+- **Data**: answers of the model itself to {recipe["questions"]:,} training questions (task {recipe["task"]}{", " + recipe["band"] if "band" in recipe else ""}),
+  made by this project's generators (Apache-2.0); {plan.candidates} answers to each, kept if right by a checker.
+- **Recipe**: `recipe.json`: {plan.rounds} rounds of {plan.steps} steps of {plan.batch_size}, learning rate {plan.learning_rate}, states of runs of
+  {plan.few_steps} steps, seed {plan.seed}; {scores["after"]["seconds"] / 60:.0f} minutes on {scores["machine"]["threads"]} thread of a machine with
+  {scores["machine"]["cores"]} cores that others used too; torch {scores["machine"]["torch"]}.
+- **Base**: sha256 of its weights {scores["base"]["sha256"]}.
+
+## What was found
+
+{recipe["tests"]} test questions, seed 1, 95% intervals, adaptive stop.
+
+{found}
+
+| steps allowed | {" | ".join(STAGES)} |
+|---|---|---|---|
+{rows}
+
+## Limits
+
+One seed. The encoder side was not trained as a language model in this stage. Variety is the share of different answers among right
+ones to the same question: what it loses, the model no longer writes. Otherwise the limits of `{recipe["base"]}`.
+"""
+
+
+def main(arguments: list[str]) -> None:
+    recipe, out = map(Path, arguments)
+    run(recipe, out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
