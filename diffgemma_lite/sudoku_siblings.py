@@ -1,6 +1,7 @@
-"""Three siblings compared: one backbone, one data stream, one number of steps. Notebook 09 shows the recorded table.
+"""Three siblings compared: one backbone, one data stream, one number of steps; and the layouts of one. See notebook 09.
 
     python -m diffgemma_lite.sudoku_siblings assets/checkpoints/sudoku-siblings/recipe.json      # minutes; writes scores.json
+    python -m diffgemma_lite.sudoku_siblings assets/checkpoints/sudoku-layouts/recipe.json       # the same for layouts
 
 Only what is spoilt and who predicts differs (see sudoku_train.py). The layout has the puzzle as its prompt, because the
 autoregressive sibling must have read all clues before it writes the first digit.
@@ -24,7 +25,7 @@ from .data.sudoku_splits import grids, minimal_puzzles
 from .sampler import SamplerConfig
 from .sudoku_eval import attempt, score
 from .sudoku_task import Layout
-from .sudoku_train import SIBLINGS, SudokuTraining, new_model, read_recipe, stack_puzzles, train_sudoku
+from .sudoku_train import SIBLINGS, SudokuTraining, new_model, stack_puzzles, train_sudoku
 
 
 def small_tests(n: int, count: int, fewest: int, most: int, seed: int) -> list[Puzzle]:
@@ -59,28 +60,50 @@ def watch(
 def compare(layout: Layout, sizes: dict, plan: SudokuTraining, puzzles: int, tests: list[Puzzle], sampler: SamplerConfig,
             each: int, look: float = 3.0, show: Callable[[str, dict], None] | None = None) -> dict[str, dict]:  # fmt: skip
     """Train all three and score them. sibling -> its score, the curve while it learnt, its parameters, seconds of training."""
-    stacked, found = stack_puzzles(minimal_puzzles(puzzles, n=layout.n)), {}
-    for sibling in SIBLINGS:
+    cases = {sibling: (layout, sibling, look) for sibling in SIBLINGS}
+    return _compare(cases, sizes, plan, puzzles, tests, sampler, each, show)
+
+
+def compare_layouts(layouts: dict[str, tuple[Layout, float]], sizes: dict, plan: SudokuTraining, puzzles: int,
+                    tests: list[Puzzle], sampler: SamplerConfig, each: int,
+                    show: Callable[[str, dict], None] | None = None) -> dict[str, dict]:  # fmt: skip
+    """The uniform sibling in each layout (with its `look`, see start_geometry): how fast is the grid's geometry learnt?"""
+    cases = {name: (layout, "uniform", look) for name, (layout, look) in layouts.items()}
+    return _compare(cases, sizes, plan, puzzles, tests, sampler, each, show)
+
+
+def _compare(cases: dict[str, tuple[Layout, str, float]], sizes, plan, puzzles, tests, sampler, each, show) -> dict[str, dict]:
+    side = next(layout.n for layout, _, _ in cases.values())
+    stacked, found = stack_puzzles(minimal_puzzles(puzzles, n=side)), {}
+    for name, (layout, sibling, look) in cases.items():
         model = new_model(layout, sizes, plan.seed, look)
-        told = None if show is None else lambda point, name=sibling: show(name, point)
+        told = None if show is None else lambda point, name=name: show(name, point)
         points, on_log = watch(model, layout, sibling, tests[:100], sampler, each, told)
         log = train_sudoku(model, layout, stacked, replace(plan, sibling=sibling), on_log=on_log)
-        found[sibling] = score(attempt(model, layout, tests, sibling=sibling, sampler=sampler), tests)
+        found[name] = score(attempt(model, layout, tests, sibling=sibling, sampler=sampler), tests)
         size = sum(p.numel() for p in model.parameters())
-        found[sibling] |= {"curve": points, "parameters": size, "steps_trained": plan.steps, "seconds": log[-1]["seconds"]}
+        found[name] |= {"curve": points, "parameters": size, "steps_trained": plan.steps, "seconds": log[-1]["seconds"]}
     return found
 
 
 def main(arguments: list[str]) -> None:
     path = Path(arguments[0])
-    recipe, layout, plan = read_recipe(path)
-    asked = recipe["tests"]
-    tests = small_tests(layout.n, asked["count"], asked["fewest"], asked["most"], asked["seed"])
-    sampler = SamplerConfig(draw="cdf", **recipe["sampler"])
-    found = compare(layout, recipe["model"], plan, recipe["puzzles"], tests, sampler, recipe["each"], recipe["look"],
-                    lambda name, point: print(name, json.dumps(point), flush=True))  # fmt: skip
+    recipe = json.loads(path.read_text(encoding="utf-8"))
+    plan, asked = SudokuTraining(**recipe["train"]), recipe["tests"]
+    side = recipe["n"] if "layouts" in recipe else recipe["layout"]["n"]
+    tests = small_tests(side, asked["count"], asked["fewest"], asked["most"], asked["seed"])
+    common = (recipe["model"], plan, recipe["puzzles"], tests, SamplerConfig(draw="cdf", **recipe["sampler"]), recipe["each"])
+
+    def show(name: str, point: dict) -> None:
+        print(name, json.dumps(point), flush=True)
+
+    if "layouts" in recipe:
+        layouts = {name: (Layout(case["layout"], side, recipe["spare"]), case["look"]) for name, case in recipe["layouts"].items()}
+        what, found = "layouts", compare_layouts(layouts, *common, show=show)
+    else:
+        what, found = "siblings", compare(Layout(**recipe["layout"]), *common, recipe["look"], show)
     machine = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__.split("+")[0]}
-    scores = {"tests": asked, "machine": machine, "siblings": found}
+    scores = {"tests": asked, "machine": machine, what: found}
     path.with_name("scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
 
 

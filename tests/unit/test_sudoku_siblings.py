@@ -10,7 +10,7 @@ from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite import sudoku_finish as finishing
 from diffgemma_lite.data.sudoku import BANDS, solve
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles, split_of
-from diffgemma_lite.sudoku_siblings import compare, small_tests
+from diffgemma_lite.sudoku_siblings import compare, compare_layouts, small_tests
 from diffgemma_lite.sudoku_task import Layout
 from diffgemma_lite.sudoku_train import SIBLINGS, SudokuTraining, new_model, read_recipe, stack_puzzles, train_sudoku
 from diffgemma_lite.teach.sudoku import board
@@ -30,6 +30,12 @@ def test_compare_trains_all_three_alike():
     assert len({s["parameters"] for s in found.values()}) == 1 and {s["steps_trained"] for s in found.values()} == {2}
     assert found["autoregressive"]["steps"] == 16 and found["uniform"]["steps"] <= 2
     assert all(s["exact"]["n"] == 3 and len(s["curve"]) == 2 for s in found.values())
+
+
+def test_layouts_are_compared_alike():
+    layouts = {"plain": (Layout("plain", 4), 0.0), "legend": (Layout("legend", 4), 3.0)}
+    found = compare_layouts(layouts, dict(width=32, layers=2), SudokuTraining(**PLAN), 5, small_tests(4, 3, 6, 9, seed=1), FEW, 1)
+    assert list(found) == ["plain", "legend"] and all(s["exact"]["n"] == 3 and len(s["curve"]) == 2 for s in found.values())
 
 
 def test_small_tests_are_held_out_where_that_is_possible():
