@@ -76,7 +76,8 @@ def _ask_sql(rng: random.Random) -> str:
 def _write_sql(request: str, rng: random.Random) -> str:
     _, child, parent = request.split()
     keys = rng.sample(range(1, 10), rng.randint(1, 2))
-    tables = [f"CREATE TABLE {child}(id PRIMARY KEY, {parent} REFERENCES {parent});", f"CREATE TABLE {parent}(id PRIMARY KEY);"]
+    refers = f"CREATE TABLE {child}(id PRIMARY KEY, {parent} REFERENCES {parent});"
+    tables = [refers, f"CREATE TABLE {parent}(id PRIMARY KEY);"]
     rng.shuffle(tables)
     rows = [f"INSERT INTO {parent} VALUES({key});" for key in keys]
     own = f"INSERT INTO {child} VALUES({rng.randint(1, 9)},{rng.choice(keys)});"
@@ -110,7 +111,7 @@ def split_of(prompt: str) -> str:
 
 
 def records(split: str, count: int, *, seed: int = 0, families: Sequence[str] = tuple(FAMILIES)) -> list[Record]:
-    """`count` right records of one split, the families in turn. Record number i depends on (seed, split, family, i) alone."""
+    """`count` right records of one split, the families in turn. Record i depends on (seed, split, family, i) alone."""
     families = (families,) if isinstance(families, str) else tuple(families)
     if split not in SPLITS:
         raise ValueError(f"split: got {split!r}, takes one of {', '.join(SPLITS)}")
@@ -137,7 +138,7 @@ def template_tokenizer(vocab_size: int = VOCABULARY) -> Tokenizer:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m diffgemma_lite.data.templates", description="Print a record of each family.")
+    parser = argparse.ArgumentParser(prog="python -m diffgemma_lite.data.templates", description="Print records.")
     parser.add_argument("--tokenizer", metavar="FOLDER", help="train the tokenizer and save it here")
     options = parser.parse_args(arguments)
     tokenizer = template_tokenizer()

@@ -1,4 +1,4 @@
-"""Generated records: right by their own checkers, split by request, small enough for the canvas; each checker sees each fault."""
+"""Generated records: right by their own checkers, split by request, short enough for the canvas; checkers see each fault."""
 
 import json
 
@@ -12,7 +12,8 @@ CLASS = "# 2 fields: 1 int, 1 str\n@dataclass\nclass Box:\n    ash: int\n    key
 SQL = ("BEGIN;\nCREATE TABLE oak(id PRIMARY KEY, ash REFERENCES ash);\nCREATE TABLE ash(id PRIMARY KEY);\n"
        "INSERT INTO ash VALUES(3);\nINSERT INTO oak VALUES(1,3);\nCOMMIT;")  # fmt: skip
 SUM = "answer:26\n20+3=23\n23-1=22\n22+4=26"
-RIGHT = {"json": ("json:40,9", JSON), "class": ("class Box:ash,key", CLASS), "sql": ("sql: oak ash", SQL), "sum": ("sum:20+3-1+4", SUM)}
+RIGHT = {"json": ("json:40,9", JSON), "class": ("class Box:ash,key", CLASS), "sql": ("sql: oak ash", SQL),
+         "sum": ("sum:20+3-1+4", SUM)}  # fmt: skip
 
 
 def test_every_generated_record_is_right():
@@ -24,7 +25,7 @@ def test_every_generated_record_is_right():
 
 def test_a_request_is_in_one_split_only():
     asked = {split: {r.prompt for r in records(split, 400)} for split in SPLITS}
-    assert not asked["train"] & asked["test"] and not asked["train"] & asked["validation"] and not asked["test"] & asked["validation"]
+    assert not asked["train"] & (asked["test"] | asked["validation"]) and not asked["test"] & asked["validation"]
     assert all(len(prompts) > 200 for prompts in asked.values())
 
 
@@ -66,8 +67,7 @@ def test_the_examples_of_this_file_are_right(family):
     ("sql", "VALUES(1,3)", "VALUES(1,4)", "the migration runs: FOREIGN KEY"),
     ("sql", "VALUES(3);", "VALUES(3);\nINSERT INTO ash VALUES(3);", "the migration runs: UNIQUE"),
     ("sql", "INTO ash", "INTO elm", "the migration runs: no such table"),
-    ("sql", "TABLE oak(id PRIMARY KEY, ash REFERENCES ash)", "TABLE oak(id PRIMARY KEY, ash REFERENCES oak)", "the migration runs"),
-    ("sql", "TABLE oak(id PRIMARY KEY, ash REFERENCES ash)", "TABLE oak(id PRIMARY KEY, ash)", "the reference"),
+    ("sql", "REFERENCES ash", "REFERENCES oak", "the migration runs"), ("sql", " REFERENCES ash", "", "the reference"),
     ("sql", "\nINSERT INTO oak VALUES(1,3);", "", "tables without rows"),
     ("sql", "VALUES(1,3);", "VALUES(1,3);\nCREATE TABLE elm(id);", "as requested"),
     ("sql", "COMMIT;", "ROLLBACK;", "form"), ("sql", "BEGIN;\n", "", "form"), ("sql", "VALUES(3)", "VALUES 3)", "form"),
@@ -75,7 +75,8 @@ def test_the_examples_of_this_file_are_right(family):
     ("sql", "COMMIT;", "ATTACH DATABASE 'other.db' AS other;\nCOMMIT;", "the migration runs: not authorized"),
     ("sum", "answer:26", "answer:25", "answer before the working"), ("sum", "20+3=23\n23", "20+3=24\n24", "each line"),
     ("sum", "\n23-1=22", "\n24-1=23", "each line goes on"), ("sum", "-1=22\n22", "-2=21\n21", "as requested"),
-    ("sum", "=26", "=27", "each line"), ("sum", "answer:", "", "form"), ("sum", "20+3", "20+(3)", "form"), ("sum", "=26", "", "form"),
+    ("sum", "=26", "=27", "each line"), ("sum", "answer:", "", "form"), ("sum", "20+3", "20+(3)", "form"),
+    ("sum", "=26", "", "form"),
 ])  # fmt: skip
 def test_each_broken_constraint_is_named(family, old, new, name):
     prompt, text = RIGHT[family]
@@ -85,7 +86,8 @@ def test_each_broken_constraint_is_named(family, old, new, name):
     assert name != "form" or len(found) == 1
 
 
-@pytest.mark.parametrize("text", ["", "\n", "answer:" + "9" * 5000, "[" * 100_000, "((" * 50_000, "\x00", "answer:1\n" + "1+1=2\n" * 3])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "answer:" + "9" * 5000, "[" * 100_000, "((" * 50_000, "\x00", "answer:1\n" + "1+1=2\n" * 3])
 def test_rubbish_is_refused_and_never_raises(text):
     for family, (prompt, _) in RIGHT.items():
         assert check(family, prompt, text), (family, text[:20])
@@ -98,7 +100,8 @@ def test_json_check_agrees_with_plain_arithmetic():
 
 def test_bad_arguments_are_named():
     for call, name in ((lambda: records("all", 4), "split"), (lambda: records("train", 0), "count"),
-                       (lambda: records("train", 4, families=["xml"]), "families"), (lambda: check("xml", "xml:1", ""), "family"),
+                       (lambda: records("train", 4, families=["xml"]), "families"),
+                       (lambda: check("xml", "xml:1", ""), "family"),
                        (lambda: check("sum", "json:1", ""), "prompt")):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{name}: "):
             call()
