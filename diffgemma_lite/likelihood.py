@@ -29,7 +29,7 @@ from .loss import example_generator, lay_out
 from .noise import Generators, corrupt, posterior, rand_rows
 from .toy_world import World
 
-STEPS, DRAWS = 1000, 8
+STEPS, DRAWS = 256, 4
 Denoiser = Callable[[Tensor, Tensor], Tensor]  # canvas [B, C], its noise level [B] -> p(x_0 | x_t) [B, C, V]
 
 
@@ -72,6 +72,16 @@ def model_denoiser(model, cache, self_conditioning: bool = True) -> Denoiser:
     def believe(x_t: Tensor, t: Tensor) -> Tensor:
         logits = model.decode(x_t, cache)
         return (model.decode(x_t, cache, logits) if self_conditioning else logits).double().softmax(-1)
+
+    return believe
+
+
+def world_denoiser(world: World, told: bool = True) -> Denoiser:
+    """The exact belief of a toy world, told the noise level or not."""
+
+    def believe(x_t: Tensor, t: Tensor) -> Tensor:
+        rows = zip(t.tolist(), world.number(x_t).tolist(), strict=True)
+        return torch.stack([world.belief(level if told else None)[number] for level, number in rows])
 
     return believe
 

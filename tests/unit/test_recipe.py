@@ -13,6 +13,8 @@ from diffgemma_lite import recipe as recipes
 from diffgemma_lite.data import python_corpus
 from diffgemma_lite.data.python_corpus import Example
 from diffgemma_lite.evaluate import evaluate, mean_and_interval
+from diffgemma_lite.evaluate_text import TextPlan
+from diffgemma_lite.model_card import where_trained
 from diffgemma_lite.train import train
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small"
@@ -29,9 +31,10 @@ def tiny_recipe(tmp_path, monkeypatch):
     plan |= {"preset": "tiny", "train": {"steps": 4, "batch_size": 4, "log_every": 2, "checkpoint_every": 2, "warmup_steps": 1}}
     plan["generation"]["max_denoising_steps"] = 3
     (folder / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
-    corpus = [Example("made_up", "body", f"def add_{n}(a):", f"\n    return a + {n}") for n in range(16)]
+    corpus = [Example("made_up", "body", f'def add_{n}(a):\n    """Add."""', f"\n    return a + {n}") for n in range(16)]
     monkeypatch.setattr(python_corpus, "load_corpus", lambda split, tasks: corpus)
     monkeypatch.setattr(recipes, "SAMPLED_PROMPTS", 3)
+    monkeypatch.setattr(recipes, "TEXT_PLAN", TextPlan(hole_sizes=(1,), holes=4, texts=3, likelihoods=3, steps=4, draws=1))
     return folder / "recipe.json"
 
 
@@ -45,6 +48,7 @@ def test_train_finish_reload_generate(tiny_recipe, tmp_path, capsys):
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [entry["step"] for entry in log] == [2, 4]
     card = (folder / "README.md").read_text(encoding="utf-8")
+    assert scores["text"]["infill"][0]["diffusion"]["n"] == 4 and "**Bits per token** of 3" in card
     assert f"{scores['held_out']['encoder']['mean']:.3f}" in card and "Python Software Foundation" in card
     assert f"{os.cpu_count()} cores" in card and f"torch {torch.__version__.split('+')[0]}" in card and "16 training" in card
     model = DiffusionGemma.from_pretrained(folder)
@@ -70,9 +74,9 @@ def test_the_card_tells_the_machines_that_trained_not_the_one_that_finishes(tiny
 def test_machines_are_told_once_and_in_order():
     here = {"step": 0, "python": "3.11.7", "torch": "2.15.0+cpu", "cores": 2, "threads": 2, "device": "cpu", "machine": "x86_64"}
     words = "2 cores (x86_64), 2 threads, cpu; Python 3.11.7, torch 2.15.0"
-    assert recipes.where_trained([here, here | {"step": 500}]) == words
+    assert where_trained([here, here | {"step": 500}]) == words
     there = here | {"step": 1500, "python": "3.13.1"}
-    assert recipes.where_trained([here, here | {"step": 500}, there, here | {"step": 2000}]) == (
+    assert where_trained([here, here | {"step": 500}, there, here | {"step": 2000}]) == (
         f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; then from step 2,000 on {words}")
 
 

@@ -1,0 +1,134 @@
+"""The card of a trained text model: README.md as text, every number of it from scores.json, the log and the configuration.
+
+Used by recipe.py, which also writes a shipped card again from the files beside it.
+"""
+
+from __future__ import annotations
+
+from .config import Config
+from .train import TrainConfig
+
+
+def where_trained(starts: list[dict]) -> str:
+    """One line for each machine and set of versions that the run was started on, in order. What is not recorded is not said."""
+
+    def named(start: dict) -> str:
+        machine = f" ({start['machine']})" if "machine" in start else ""
+        threads = f", {start['threads']} threads" if "threads" in start else ""
+        versions = f"Python {start['python']}, torch {start['torch'].split('+')[0]}"
+        return f"{start['cores']} cores{machine}{threads}, {start['device']}; {versions}"
+
+    parts: list[tuple[int, str]] = []
+    for start in starts:
+        if not parts or parts[-1][1] != named(start):
+            parts.append((start["step"], named(start)))
+    if len(parts) == 1:
+        return parts[0][1]
+    return "; then ".join(f"from step {step:,} on {name}" for step, name in parts)
+
+
+def shown(x: dict, digits: int = 3) -> str:
+    return f"{x['mean']:.{digits}f} ± {x['half_width']:.{digits}f} (n = {x['n']:,})"
+
+
+def percent(x: dict) -> str:
+    """A share with its interval, or a mean of shares with its own."""
+    if "share" in x:
+        return f"{x['share']:.1%} [{x['low']:.1%}, {x['high']:.1%}]"
+    return f"{x['mean']:.1%} ± {x['half_width']:.1%}"
+
+
+def text_section(text: dict) -> str:
+    """Holes, canvases and bits, as evaluate_text.py found them."""
+    holes = "\n".join(
+        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} | {percent(hole['autoregressive'])} "
+        f"| {percent(hole['difference'])} |" for hole in text["infill"]
+    )  # fmt: skip
+    kinds = "\n".join(
+        f"| {name} | {percent(kind['parse'])} | {kind['empty']} | "
+        f"{percent(kind['parse_not_empty']) if 'parse_not_empty' in kind else '-'} | {kind['tokens']['mean']:.1f} "
+        + "".join(f"| {percent(kind[key]) if key in kind else '-'} " for key in ("same_token", "repeated_run")) + "|"
+        for name, kind in text["canvases"].items()
+    )  # fmt: skip
+    plan, bits = text["plan"], text["bits_per_token"]
+    first = next(iter(text["canvases"].values()))["parse"]["n"]
+    return f"""## Holes, bodies and bits ({text['split']} split, Python {text['python']}), 95% intervals
+
+Made by `python -m diffgemma_lite.evaluate_text`, seed {plan['seed']}, {text['cpu_seconds'] / 60:.0f} core minutes. The autoregressive
+mode is the encoder side of these same weights, trained jointly; it is not a separate model of the same size.
+
+**Holes in code, all their tokens right.** Diffusion knows both sides of the canvas (and so where it ends) and may take
+{plan['hole_steps']} steps; the autoregressive mode, greedy, sees what stands to the left. The same holes, and the paired difference.
+
+| tokens | n | diffusion | autoregressive | difference |
+|---|---|---|---|---|
+{holes}
+
+**Bodies for {first} signatures**, one canvas each: does signature and body parse? A body that is empty does, so both counts are
+given. True bodies are cut to one canvas as well. Stutter: tokens equal to the one before, and runs of four that stood there already.
+
+| | parse | empty | parse, of those not empty | tokens | same token twice | run repeated |
+|---|---|---|---|---|---|---|
+{kinds}
+
+**Bits per token** of {bits['bound']['n']} held-out first canvases, end token included:
+
+| | bits per token |
+|---|---|
+| diffusion, at most (bound of {plan['steps']} steps, {plan['draws']} of them drawn for each) | {shown(bits['bound'])} |
+| autoregressive, exactly | {shown(bits['autoregressive'])} |
+| difference, paired | {shown(bits['difference'])} |
+| denoising loss of the same canvases, per position | {shown(bits['denoising_loss'])} |
+
+The last line is no likelihood: most of what it asks stands in the noisy canvas already, and it lacks the weights of the bound.
+"""
+
+
+def model_card(name: str, config: Config, training: TrainConfig, model, scores: dict, log: list[dict]) -> str:
+    """The card as text. scores["run"]: data and starts, as the training state holds them; scores["text"] may be absent."""
+    held, sampling, last = scores["held_out"], scores["sampling"], log[-1]
+    data, starts = scores["run"]["data"], scores["run"]["starts"]
+    levels = "\n".join(f"| {b['t_from']} to {b['t_to']} | {shown(b)} |" for b in held["by_noise_level"])
+    return f"""# {name}
+
+A small DiffusionGemma trained from scratch with this project's own loop. It shows how the architecture writes; it is not a
+useful programmer.
+
+- **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16; {config.num_hidden_layers} layers, width
+  {config.hidden_size}, {config.num_experts} experts of which {config.top_k_experts} work for each token, canvas
+  {config.canvas_length}, vocabulary {config.vocab_size:,}.
+- **Data**: the source and docstrings of Python's own standard library, as installed with Python {starts[0]['python']}
+  (Python Software Foundation License); {data['examples']:,} training examples (BLAKE2b of their ids {data['blake2b']}). Held-out
+  modules, not held-out lines: see `diffgemma_lite/data/python_corpus.py`. The example counts differ with the Python version.
+- **Recipe**: `recipe.json`, {last['step']:,} steps of {training.batch_size} canvases; {last['seconds'] / 60:.0f} minutes,
+  {training.precision}. Log: `log.jsonl`. Seed {training.seed}.
+- **Trained on**: {where_trained(starts)}
+- **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`
+
+## Held-out modules (validation split, Python {scores['python']}), 95% intervals
+
+Last training losses (nats, mean of {training.log_every} steps): denoising {last['denoising']:.3f}, encoder {last['encoder']:.3f}.
+
+| | nats per token |
+|---|---|
+| denoising loss, t uniform | {shown(held['denoising'])} |
+| encoder next-token loss | {shown(held['encoder'])} |
+
+| noise level t | denoising loss |
+|---|---|
+{levels}
+
+The denoising loss is not a likelihood: it averages over corrupted and clean positions alike, without the weights a bound needs.
+
+{text_section(scores['text']) + chr(10) if 'text' in scores else ''}## Canvases
+
+{sampling['n']} held-out prompts, seeds {sampling['seeds'][0]} to {sampling['seeds'][1]}, the generation settings of
+`generation_config.json`: {shown(sampling['steps'])} steps; {sampling['stable']} stopped because stable and confident,
+{sampling['n'] - sampling['stable']} ran out of steps; {sampling['end_token']} wrote an end token; tokens kept
+{shown(sampling['tokens_kept'])}; tokens per forward {shown(sampling['tokens_per_forward'])}.
+
+## Limits
+
+Trained for minutes, not days: it repeats itself, mixes names, and often leaves brackets open. It saw only Python's standard
+library. Do not use what it writes.
+"""
