@@ -100,7 +100,7 @@ A small DiffusionGemma that solves 9 x 9 Sudoku by denoising a canvas, trained f
 - **Data**: {recipe["puzzles"]:,} puzzles made by this project's generator (its licence, Apache-2.0), shown in random disguises
   with random further clues; one solution each. No test grid is a training grid in disguise (`diffgemma_lite/data/sudoku_splits.py`).
 - **Recipe**: `recipe.json`, {last["step"]:,} steps of {plan.batch_size} puzzles, seed {plan.seed}; {last["seconds"] / 60:.0f} minutes on
-  one thread of a machine with {os.cpu_count()} cores; torch {torch.__version__.split("+")[0]}, {plan.precision}, no C++ compiler.
+  one thread of a machine with {os.cpu_count()} cores, {recipe["run"]}; torch {torch.__version__.split("+")[0]}, {plan.precision}.
   {plan.slips:.0%} of the examples have digits, written or given, as their noise instead of any token. Log: `log.jsonl`.
 - **Make it again**: `uv run python -m diffgemma_lite.sudoku_train assets/checkpoints/{name}/recipe.json runs/again`
 
