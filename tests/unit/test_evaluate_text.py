@@ -145,3 +145,13 @@ def test_the_shipped_card_is_what_the_code_writes(tmp_path):
             shutil.copy(path, folder / path.name)
     recipes.main(["card", str(folder / "recipe.json")])
     assert (folder / "README.md").read_text(encoding="utf-8") == (SHIPPED / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_shipped_scores_are_of_what_was_asked():
+    """n of at least 300 holes, pairs that add up, intervals that hold their shares."""
+    text = json.loads((SHIPPED / "scores.json").read_text(encoding="utf-8"))["text"]
+    for hole in text["infill"]:
+        assert hole["diffusion"]["n"] == hole["autoregressive"]["n"] >= 300
+        assert hole["difference"]["mean"] == pytest.approx(hole["diffusion"]["share"] - hole["autoregressive"]["share"])
+    bits = text["bits_per_token"]
+    assert bits["difference"]["mean"] == pytest.approx(bits["bound"]["mean"] - bits["autoregressive"]["mean"])
