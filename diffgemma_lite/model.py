@@ -94,6 +94,10 @@ class DiffusionGemma(nn.Module):
         if torch.device(device or "cpu").type != "meta":
             self.init_weights()
 
+    def forward(self, *_, **__):
+        """There is no one forward pass: it would hide which side reads what. Errors: TypeError, always."""
+        raise TypeError("model: is not called itself, takes model.encode(ids), model.decode(canvas, cache) or generate(model, ids)")
+
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Normal weights of std `initializer_range`; norms, scales and scalars are 1 (the published initialisation)."""
         for p in (*self.parameters(), *self.buffers()):

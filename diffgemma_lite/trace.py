@@ -96,6 +96,8 @@ class Trace:
 
     def with_texts(self, decode) -> Trace:
         """Fill `texts` for every id in the trace. `decode(id) -> str`; a byte token that splits a character gives U+FFFD."""
+        if not callable(decode):
+            raise ValueError(f"decode: got {type(decode).__name__}, takes a function from an id to its text: tokenizer.token_text")
         ids: set[int] = {i for row in self.prompt + self.tokens for i in row}
         for c in self.canvases:
             for array in (c.canvas, c.sampled, c.argmax, c.last_canvas, c.top_ids):

@@ -32,6 +32,7 @@ SPECIAL_TOKENS = (
     "<puzzle>",    # Sudoku
 )
 BYTES = 256
+GAP = "\0"  # stands for <gap> in the prompt of a hole: no source file that parses holds this character
 
 PIECES = "|".join((
     r"\n+[ \t]*",                # line break(s) and the indentation after them
@@ -139,8 +140,8 @@ class Tokenizer:
     def _known(self, token_id: object, argument: str) -> int:
         try:
             number = int(token_id)
-        except (TypeError, ValueError):
-            number = -1
+        except (TypeError, ValueError, RuntimeError):  # the last is torch's, for a row of ids
+            raise ValueError(f"{argument}: got {token_id!r} as an id, takes one row of ids from 0 to {self.vocab_size - 1}") from None
         if number != token_id or not 0 <= number < self.vocab_size:
             raise ValueError(f"{argument}: got {token_id!r}, takes ids from 0 to {self.vocab_size - 1}")
         return number
@@ -155,8 +156,18 @@ class EncodedExample:
 
 
 def encode_prompt(tokenizer: Tokenizer, task: str, prompt: str, max_prompt: int) -> list[int]:
-    """`<bos>`, the marker of the task, then the last ids of the prompt that fit: at most `max_prompt` in all."""
-    return _prompt_ids(tokenizer, task, tokenizer.encode(prompt), max_prompt)
+    """`<bos>`, the marker of the task, then the last ids of the prompt that fit: at most `max_prompt` in all.
+
+    The prompt of a hole holds GAP once: what fits is then taken from around it, and <gap> stands between.
+    """
+    if task != "hole":
+        return _prompt_ids(tokenizer, task, tokenizer.encode(prompt), max_prompt)
+    if prompt.count(GAP) != 1:
+        raise ValueError(f"prompt: a hole's has {prompt.count(GAP)} of {GAP!r}, takes exactly one")
+    left, right = map(tokenizer.encode, prompt.split(GAP))
+    room = max_prompt - 3
+    right = right[:max(room // 2, room - len(left))]
+    return _prompt_ids(tokenizer, task, [*left[max(0, len(left) - room + len(right)):], tokenizer.marker_id("gap"), *right], max_prompt)
 
 
 def encode_examples(examples: Iterable, tokenizer: Tokenizer, max_prompt: int, canvas_length: int,

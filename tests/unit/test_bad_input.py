@@ -3,6 +3,7 @@ any work. What single parts say to bad input is tested beside them (config, samp
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tiny import C, V, generator, random_ids, refused, sampler, tiny
 
 from diffgemma_lite import Config, DiffusionGemma, generate, generate_autoregressive
 from diffgemma_lite.attention import KVCache
+from diffgemma_lite.data.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # as a reader runs it: annotations are not checked
 
@@ -305,3 +307,16 @@ def test_a_bad_argument_is_named_before_the_streamer_hears_of_it(model):
 def test_a_model_of_something_that_is_no_config(config):
     with refused("config", "got", "takes a Config"):
         DiffusionGemma(config)
+
+
+def test_the_model_is_not_called_itself(model):
+    with pytest.raises(TypeError, match=r"model.encode\(ids\).*generate\(model, ids\)"):
+        model(IDS)
+
+
+def test_texts_and_rows_of_ids_are_named():
+    out = generate(tiny(), IDS[:1], sampler(max_denoising_steps=1), max_new_tokens=C, trace=True)
+    with refused("decode", "Tokenizer", "tokenizer.token_text"):
+        out.trace.with_texts(Tokenizer.load(Path(__file__).parents[2] / "assets/checkpoints/python-small"))
+    with refused("ids", "one row"):
+        Tokenizer.load(Path(__file__).parents[2] / "assets/checkpoints/python-small").decode(out.tokens.repeat(2, 1))
