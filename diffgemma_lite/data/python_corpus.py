@@ -8,6 +8,7 @@ something. Walked in notebook 06. Except for doc, `prompt + target` is the text 
     doc       signature and body -> the first paragraph of the docstring
     prose     the beginning of a paragraph (module and class docstrings, the topics of `help()`) -> the rest of it
     continue  lines of source as they stand -> the rest of the paragraph (up to the next blank line)
+    hole      lines of source, lines left out in the middle, more lines -> the lines left out (asked for by name only)
 
     python -m diffgemma_lite.data.python_corpus                        prints what is in it
     python -m diffgemma_lite.data.python_corpus --tokenizer FOLDER     trains the tokenizer on the training split
@@ -30,11 +31,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from diffgemma_lite.data.tokenizer import EncodedExample, Tokenizer, encode_examples, encode_prompt, train_tokenizer
+from diffgemma_lite.data.tokenizer import GAP, EncodedExample, Tokenizer, encode_examples, encode_prompt, train_tokenizer
 
 __all__ = ["EncodedExample", "Example", "SPLITS", "TASKS", "encode_examples", "encode_prompt", "load_corpus", "split_of"]
 
 TASKS = ("body", "doc", "prose", "continue")
+MORE_TASKS = ("hole",)  # by name only, so that the tasks above, and what was trained on them, stay as they are
 SPLITS = ("train", "validation", "test")
 HELD_OUT = 0.04         # share of the packages in validation, and again in test
 SALT = 235              # the draw: one that gives both held-out splits near 4% of the functions, not one package each
@@ -158,6 +160,19 @@ def continue_examples(module: str, source: str) -> Iterator[Example]:
                 yield Example(module, "continue", prompt, text[cut:match.end()])
 
 
+def hole_examples(module: str, source: str) -> Iterator[Example]:
+    """One hole of one to three lines in each paragraph of three lines or more; `prompt` has GAP where they are missing."""
+    text = "\n".join(line.rstrip() for line in source.splitlines())
+    for match in re.finditer(r"[^\n]+(?:\n[^\n]+){2,}", text):
+        ends = [match.start() - 1, *(match.start() + place.start() for place in re.finditer(r"\n", match[0])), match.end()]
+        first = 1 + int(fraction(match[0]) * (len(ends) - 3))  # never the first line of the paragraph nor the last
+        last = min(first + 1 + int(fraction("size " + match[0]) * 3), len(ends) - 2)
+        left, right = text[:ends[first]], text[ends[last]:]
+        if left.strip():
+            around = shorten(left, PROMPT_CHARS // 2, last=True).lstrip("\n") + GAP + shorten(right, PROMPT_CHARS // 2)
+            yield Example(module, "hole", around, text[ends[first]:ends[last]])
+
+
 def topics(root: Path) -> Iterator[tuple[str, str]]:
     """(name, text) of the topics that `help()` shows."""
     path = root / "pydoc_data" / "topics.py"
@@ -210,6 +225,20 @@ def build_corpus(root: Path | None = None) -> dict[str, tuple[Example, ...]]:
     if not any(found.values()):
         raise ValueError(f"root: no usable .py file under {str(root)!r}, takes a folder of Python sources "
                          "(a Python whose library is a zip file has none)")
+    return distinct(found)
+
+
+@lru_cache(maxsize=4)
+def build_holes(root: Path | None = None) -> dict[str, tuple[Example, ...]]:
+    """As `build_corpus`, of the task hole only."""
+    found: dict[str, list[Example]] = {split: [] for split in SPLITS}
+    for module, source in modules(Path(root or sysconfig.get_path("stdlib"))):
+        found[split_of(module)].extend(filter(readable, hole_examples(module, source)))
+    return distinct(found)
+
+
+def distinct(found: dict[str, list[Example]]) -> dict[str, tuple[Example, ...]]:
+    """Each target once per task, and none that stands in an earlier split."""
     earlier: set[str] = set()
     result = {}
     for split in SPLITS:
@@ -228,11 +257,13 @@ def load_corpus(split: str, tasks: Iterable[str] = TASKS, root: str | Path | Non
     tasks = (tasks,) if isinstance(tasks, str) else tuple(tasks)
     if split not in SPLITS:
         raise ValueError(f"split: got {split!r}, takes one of {', '.join(SPLITS)}")
-    if not tasks or not set(tasks) <= set(TASKS):
-        raise ValueError(f"tasks: got {tasks!r}, takes some of {', '.join(TASKS)}")
+    if not tasks or not set(tasks) <= {*TASKS, *MORE_TASKS}:
+        raise ValueError(f"tasks: got {tasks!r}, takes some of {', '.join((*TASKS, *MORE_TASKS))}")
     if root is not None and not Path(root).is_dir():
         raise ValueError(f"root: got {str(root)!r}, takes a folder")
-    return [example for example in build_corpus(Path(root) if root else None)[split] if example.task in tasks]
+    root = Path(root) if root else None
+    found = [example for example in build_corpus(root)[split] if example.task in tasks] if set(tasks) & set(TASKS) else []
+    return found + (list(build_holes(root)[split]) if "hole" in tasks else [])
 
 
 def tokenizer_texts(root: str | Path | None = None) -> list[str]:

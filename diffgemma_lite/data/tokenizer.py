@@ -164,6 +164,7 @@ def encode_prompt(tokenizer: Tokenizer, task: str, prompt: str, max_prompt: int)
         return _prompt_ids(tokenizer, task, tokenizer.encode(prompt), max_prompt)
     if prompt.count(GAP) != 1:
         raise ValueError(f"prompt: a hole's has {prompt.count(GAP)} of {GAP!r}, takes exactly one")
+    _at_least("max_prompt", max_prompt, 3)
     left, right = map(tokenizer.encode, prompt.split(GAP))
     room = max_prompt - 3
     right = right[:max(room // 2, room - len(left))]
@@ -178,10 +179,11 @@ def encode_examples(examples: Iterable, tokenizer: Tokenizer, max_prompt: int, c
                                ("max_canvases", max_canvases, 1)):
         _at_least(name, value, least)
     examples, room = list(examples), canvas_length * max_canvases
-    prompts = tokenizer.encode_batch([example.prompt for example in examples])
+    prompts = tokenizer.encode_batch(["" if example.task == "hole" else example.prompt for example in examples])
+    prompts = [encode_prompt(tokenizer, "hole", example.prompt, max_prompt) if example.task == "hole"
+               else _prompt_ids(tokenizer, example.task, prompt, max_prompt) for example, prompt in zip(examples, prompts, strict=True)]
     targets = tokenizer.encode_batch([example.target for example in examples])
-    return [EncodedExample(_prompt_ids(tokenizer, example.task, prompt, max_prompt), target[:room], len(target) < room)
-            for example, prompt, target in zip(examples, prompts, targets, strict=True)]
+    return [EncodedExample(prompt, target[:room], len(target) < room) for prompt, target in zip(prompts, targets, strict=True)]
 
 
 def _prompt_ids(tokenizer: Tokenizer, task: str, ids: list[int], max_prompt: int) -> list[int]:

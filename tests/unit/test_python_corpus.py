@@ -170,6 +170,43 @@ def test_the_real_library():
                 ast.parse(example.prompt + example.target)
 
 
+def test_a_hole_has_both_sides_and_puts_the_source_together():
+    source = Path(ast.__file__).read_text(encoding="utf-8")
+    text = "\n".join(line.rstrip() for line in source.splitlines())
+    holes = list(corpus.hole_examples("ast", source))
+    assert len(holes) > 50
+    for hole in holes:
+        left, right = hole.prompt.split(corpus.GAP)
+        assert left.strip() and right.strip() and 1 <= hole.target.count("\n") <= 3 and hole.target.startswith("\n")
+        assert left + hole.target + right in text
+
+
+def test_holes_are_asked_for_by_name_and_change_nothing_else(root):
+    for split in corpus.SPLITS:
+        plain, holes = load_corpus(split, root=root), load_corpus(split, "hole", root)
+        assert load_corpus(split, ("body", "doc", "prose", "continue", "hole"), root) == plain + holes
+        assert {e.task for e in plain} <= set(TASKS) and {e.task for e in holes} <= {"hole"}
+        assert {split_of(e.module) for e in holes} <= {split}
+    assert load_corpus("train", "hole", root)
+
+
+def test_a_hole_is_encoded_around_its_gap():
+    tokenizer = Tokenizer.load(Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small")
+    hole = Example("m", "hole", "one two three four" + corpus.GAP + "five six seven eight", "\n    gone")
+    left, right, gap = tokenizer.encode("one two three four"), tokenizer.encode("five six seven eight"), tokenizer.marker_id("gap")
+    head = [tokenizer.bos_id, tokenizer.marker_id("hole")]
+    assert corpus.encode_prompt(tokenizer, "hole", hole.prompt, 99) == [*head, *left, gap, *right]
+    assert corpus.encode_prompt(tokenizer, "hole", hole.prompt, 7) == [*head, *left[-2:], gap, *right[:2]]
+    assert corpus.encode_prompt(tokenizer, "hole", "a" + corpus.GAP + "five six seven eight", 7) == [
+        *head, *tokenizer.encode("a"), gap, *right[:3]]
+    assert corpus.encode_prompt(tokenizer, "hole", hole.prompt, 3) == [*head, gap]
+    both = corpus.encode_examples([hole, Example("m", "body", "def f():", "\n    pass")], tokenizer, 7, 16, 1)
+    assert both[0].prompt == [*head, *left[-2:], gap, *right[:2]] and both[0].response == tokenizer.encode("\n    gone")
+    assert both[1].prompt == corpus.encode_prompt(tokenizer, "body", "def f():", 7)
+    with pytest.raises(ValueError, match="^prompt: a hole's has 0"):
+        corpus.encode_prompt(tokenizer, "hole", "no gap", 7)
+
+
 def test_command_line(root, tmp_path, capsys):
     corpus.main(["--root", str(root), "--tokenizer", str(tmp_path / "out"), "--vocab-size", "300"])
     table = capsys.readouterr().out
