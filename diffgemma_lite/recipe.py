@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from .checks import check_device
 from .config import Config
 from .evaluate import evaluate, sample_report
 from .evaluate_text import TextPlan, evaluate_text
@@ -28,7 +29,7 @@ HELD_OUT_EXAMPLES, SAMPLED_PROMPTS, TEXT_PLAN = 1000, 32, TextPlan()
 
 
 class Recipe:
-    """A parsed recipe.json, its tokenizer (in the same folder) and its data."""
+    """A parsed recipe.json, its tokenizer (in the same folder, or in the one it names) and its data."""
 
     def __init__(self, path: str | Path):
         from .data.tokenizer import Tokenizer
@@ -38,7 +39,7 @@ class Recipe:
             self.plan = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"recipe: {path} cannot be read as JSON ({error})") from error
-        self.tokenizer = Tokenizer.load(self.path.parent)
+        self.tokenizer = Tokenizer.load(self.path.parent / self.plan.get("tokenizer", "."))
         self.config = Config.preset(self.plan["preset"], vocab_size=self.tokenizer.vocab_size, **self.plan.get("config", {}))
         self.training = TrainConfig(**self.plan["train"])
 
@@ -72,10 +73,10 @@ class Recipe:
         raise ValueError(f"data: {self.path} names kind {self.kind!r}, takes 'python' or 'templates'")
 
 
-def train_recipe(recipe: str | Path, out: str | Path) -> None:
+def train_recipe(recipe: str | Path, out: str | Path, device: str = "cpu") -> None:
     """Train to the end; if `out` holds a checkpoint, from there."""
-    it = Recipe(recipe)
-    model, examples = it.new_model(), it.examples("train")
+    it, device = Recipe(recipe), check_device("device", device)
+    model, examples = it.new_model().to(device), it.examples("train")
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(examples):,} examples", flush=True)
 
     def report(entry: dict) -> None:
@@ -100,6 +101,8 @@ def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     scores |= {"python": platform.python_version(), "run": {name: json.loads(meta[name]) for name in ("data", "starts")}}
     model.to(torch.bfloat16).save_pretrained(folder)
     shutil.copy(out / "log.jsonl", folder / "log.jsonl")
+    if "tokenizer" in it.plan:
+        it.tokenizer.save(folder)
     (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     write_card(it)
 
@@ -127,13 +130,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("what", choices=("train", "finish", "card"))
     parser.add_argument("recipe")
     parser.add_argument("out", nargs="?", help="folder of the checkpoint and the log; the card needs none")
+    parser.add_argument("--device", default="cpu", help="where to train, such as cuda (default: cpu)")
     given = parser.parse_args(arguments)
     if given.what == "card":
         write_card(Recipe(given.recipe))
     elif given.out is None:
         parser.error(f"{given.what} needs the folder of the checkpoint and the log")
+    elif given.what == "train":
+        train_recipe(given.recipe, given.out, given.device)
     else:
-        (train_recipe if given.what == "train" else finish_recipe)(given.recipe, given.out)
+        finish_recipe(given.recipe, given.out)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small"
 
 @pytest.fixture
 def tiny_recipe(tmp_path, monkeypatch):
-    """The shipped tokenizer, a tiny model, sixteen examples."""
-    folder = tmp_path / "tiny-python"
+    """The shipped tokenizer in a folder of its own, a tiny model, sixteen examples."""
+    folder, words = tmp_path / "tiny-python", tmp_path / "words"
     folder.mkdir()
+    words.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(SHIPPED / name, folder / name)
+        shutil.copy(SHIPPED / name, words / name)
     plan = json.loads((SHIPPED / "recipe.json").read_text(encoding="utf-8"))
-    plan |= {"preset": "tiny", "train": {"steps": 4, "batch_size": 4, "log_every": 2, "checkpoint_every": 2, "warmup_steps": 1}}
+    plan |= {"preset": "tiny", "tokenizer": "../words", "train": {"steps": 4, "batch_size": 4, "log_every": 2, "checkpoint_every": 2, "warmup_steps": 1}}
     plan["generation"]["max_denoising_steps"] = 3
     (folder / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
     corpus = [Example("made_up", "body", f'def add_{n}(a):\n    """Add."""', f"\n    return a + {n}") for n in range(16)]
@@ -53,6 +54,8 @@ def test_train_finish_reload_generate(tiny_recipe, tmp_path, capsys):
     assert f"{os.cpu_count()} cores" in card and f"torch {torch.__version__.split('+')[0]}" in card and "16 training" in card
     model = DiffusionGemma.from_pretrained(folder)
     assert model.dtype == torch.bfloat16
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (folder / name).read_bytes() == (SHIPPED / name).read_bytes()
     out = generate(model, torch.tensor([[2, 3, 40]]), SamplerConfig.from_defaults(model.generation_defaults), max_new_tokens=8)
     assert out.tokens.shape == (1, 8) and out.steps == [[3]]
 
@@ -78,6 +81,23 @@ def test_machines_are_told_once_and_in_order():
     there = here | {"step": 1500, "python": "3.13.1"}
     assert where_trained([here, here | {"step": 500}, there, here | {"step": 2000}]) == (
         f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; then from step 2,000 on {words}")
+
+
+def test_the_larger_recipe_is_one_that_can_be_trained():
+    it = recipes.Recipe(SHIPPED.parent / "python-base" / "recipe.json")
+    size = sum(p.numel() for p in DiffusionGemma(it.config, device="meta").parameters())
+    assert size <= 15_000_000 and it.config.num_experts >= 16 and it.config.canvas_length == 128
+    assert set(it.plan["data"]["tasks"]) == {*python_corpus.TASKS, *python_corpus.MORE_TASKS}
+    assert it.plan["data"]["max_prompt"] + it.plan["data"]["max_canvases"] * 128 <= it.config.max_position_embeddings
+    SamplerConfig.from_defaults(it.plan["generation"])
+
+
+def test_a_device_that_is_not_here_and_a_missing_folder_are_named(tmp_path, capsys):
+    with pytest.raises(ValueError, match="^device: got 'nowhere'"):
+        recipes.main(["train", str(SHIPPED / "recipe.json"), str(tmp_path), "--device", "nowhere"])
+    with pytest.raises(SystemExit):
+        recipes.main(["finish", str(SHIPPED / "recipe.json")])
+    assert "finish needs the folder" in capsys.readouterr().err
 
 
 def test_interval_is_the_textbook_one():
