@@ -66,25 +66,38 @@ def sudoku_questions(layout: Layout, puzzles: list[Puzzle]) -> Questions:
     return Questions(prompt, None, torch.from_numpy(known), torch.from_numpy(pinned), right, only_digits(layout))
 
 
-def record_questions(tokenizer, records: list, canvas_length: int, max_prompt: int) -> Questions:
-    """Requests of data/templates.py; right is what template_checks.py finds no fault with."""
-    from .data.template_checks import check
+def text_questions(tokenizer, examples: list, canvas_length: int, max_prompt: int, good: Callable[[object, str], bool]) -> Questions:
+    """Prompts of data/tokenizer.py's kind. Right is a text that ends within the canvas and that good(example, text) accepts."""
     from .data.tokenizer import encode_prompt
+    from .evaluate_text import left_padded
 
-    prompts = [encode_prompt(tokenizer, r.task, r.prompt, max_prompt) for r in records]
-    longest = max(map(len, prompts))
-    ids = torch.tensor([[tokenizer.pad_id] * (longest - len(p)) + p for p in prompts])
-    mask = torch.tensor([[False] * (longest - len(p)) + [True] * len(p) for p in prompts])
-    nothing = torch.zeros(len(prompts), canvas_length, dtype=torch.long)
+    if not examples:
+        raise ValueError("examples: is empty, takes at least one")
+    ids, mask = left_padded([encode_prompt(tokenizer, e.task, e.prompt, max_prompt) for e in examples], tokenizer.pad_id)
+    nothing = torch.zeros(len(examples), canvas_length, dtype=torch.long)
 
     def right(number: int, canvas: Tensor) -> bool:
         written = canvas.tolist()
         if tokenizer.eos_id not in written:
             return False
-        text = tokenizer.decode(written[: written.index(tokenizer.eos_id)])
-        return not check(records[number].family, records[number].prompt, text)
+        return good(examples[number], tokenizer.decode(written[: written.index(tokenizer.eos_id)]))
 
-    return Questions(ids, mask, nothing, nothing.bool(), right, end=tokenizer.eos_id)
+    return Questions(ids, mask.bool(), nothing, nothing.bool(), right, end=tokenizer.eos_id)
+
+
+def record_questions(tokenizer, records: list, canvas_length: int, max_prompt: int) -> Questions:
+    """Requests of data/templates.py; right is what template_checks.py finds no fault with."""
+    from .data.template_checks import check
+
+    return text_questions(tokenizer, records, canvas_length, max_prompt, lambda r, text: not check(r.family, r.prompt, text))
+
+
+def body_questions(tokenizer, examples: list, canvas_length: int, max_prompt: int, count: int) -> Questions:
+    """`count` signatures of data/python_corpus.py, evenly spaced; right is a body that is not empty and that Python can parse."""
+    from .evaluate_text import evenly, parses
+
+    some = evenly([e for e in examples if parses(e.prompt)], count)
+    return text_questions(tokenizer, some, canvas_length, max_prompt, lambda e, text: bool(text.strip()) and parses(e.prompt + text))
 
 
 @dataclass(frozen=True)
@@ -153,17 +166,21 @@ class Distillation:
             raise ValueError(f"learning_rate: got {self.learning_rate!r}, takes a number above 0")
 
 
-def targets(model: DiffusionGemma, q: Questions, teacher: SamplerConfig, plan: Distillation, round_: int) -> tuple[Tensor, Tensor, dict]:
-    """(numbers of the questions that have a target, their targets, what was seen): steps 1 and 2.
+def ask_teacher(model: DiffusionGemma, q: Questions, teacher: SamplerConfig, plan: Distillation, round_: int) -> list[Answers]:
+    """Step 1: `candidates` answers to each question."""
+    seeds = [plan.seed + 7919 * (1 + round_ * plan.candidates + c) for c in range(plan.candidates)]
+    return [answers(model.eval(), q, teacher, seed=s) for s in seeds]
+
+
+def targets(tried: list[Answers], plan: Distillation) -> tuple[Tensor, Tensor, dict]:
+    """Step 2: (numbers of the questions that have a target, their targets, what was seen).
 
     Errors: ValueError if no answer was right.
     """
-    seeds = [plan.seed + 7919 * (1 + round_ * plan.candidates + c) for c in range(plan.candidates)]
-    tried = [answers(model, q, teacher, seed=s) for s in seeds]
     right, sight = torch.stack([a.right for a in tried]), torch.stack([a.at_sight for a in tried])
     passed = right if plan.rewarded else torch.ones_like(right)
     best = sight.masked_fill(~passed, -torch.inf).argmax(0)
-    canvas = torch.stack([a.canvas for a in tried])[best, torch.arange(len(q))]
+    canvas = torch.stack([a.canvas for a in tried])[best, torch.arange(right.shape[1])]
     rows = torch.where(passed.any(0))[0]
     seen = {"answers": right.numel(), "right": float(right.float().mean()), "targets": len(rows),
             "steps": float(torch.stack([a.steps for a in tried]).float().mean())}  # fmt: skip
@@ -190,13 +207,18 @@ def state_of_few_steps(
 
 
 def distill(
-    model: DiffusionGemma, q: Questions, teacher: SamplerConfig, plan: Distillation, on_log: Callable[[dict], None] | None = None
-) -> list[dict]:
-    """Train in place; one log entry a round. Each round the model that has learnt so far is the teacher."""
+    model: DiffusionGemma, q: Questions, teacher: SamplerConfig, plan: Distillation, on_log: Callable[[dict], None] | None = None,
+    *, tried: list[Answers] | None = None,
+) -> list[dict]:  # fmt: skip
+    """Train in place; one log entry a round. Each round the model that has learnt so far is the teacher.
+
+    tried: what `ask_teacher` returned for the first round, if that is known already.
+    """
     log, few = [], replace(teacher, max_denoising_steps=plan.few_steps, confidence_threshold=None)
     optimizer = make_optimizer(model, TrainConfig(steps=plan.steps, learning_rate=plan.learning_rate, betas=(0.9, 0.98)))
     for round_ in range(plan.rounds):
-        rows, wanted, seen = targets(model.eval(), q, teacher, plan, round_)
+        own = tried if tried is not None and round_ == 0 else ask_teacher(model, q, teacher, plan, round_)
+        rows, wanted, seen = targets(own, plan)
         g, losses = torch.Generator().manual_seed(plan.seed + 104_729 * (round_ + 1)), []
         for step in range(plan.steps):
             pick = torch.randint(0, len(rows), (plan.batch_size,), generator=g)
@@ -227,12 +249,14 @@ def _parts(losses: list[Tensor], at_most: int = 5) -> list[list[Tensor]]:
 
 
 def step_curve(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, limits: tuple[int, ...], seed: int = 0) -> list[dict]:
-    """Accuracy with its interval, and mean steps, for each limit on the denoising steps."""
+    """Accuracy with its interval, and mean steps (and tokens written, of a text), for each limit on the steps."""
     rows = []
     for limit in limits:
         a = answers(model, q, replace(sampler, max_denoising_steps=limit), seed=seed)
         right = int(a.right.sum())
         rows.append({"limit": limit, "right": share(right, len(q)), "steps": float(a.steps.float().mean())})
+        if q.end is not None:
+            rows[-1]["tokens"] = float((a.canvas != q.end).sum(1).float().mean())
     return rows
 
 

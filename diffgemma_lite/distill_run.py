@@ -8,7 +8,6 @@ only if they are worth keeping: fewer steps, and no clear loss of accuracy.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -20,9 +19,11 @@ from typing import Any
 import torch
 
 from .data.sudoku_splits import puzzles
-from .distill import Distillation, Questions, distill, record_questions, step_curve, sudoku_questions, variety
+from .distill import (Distillation, Questions, ask_teacher, body_questions, distill, record_questions, step_curve,
+                      sudoku_questions, variety)
 from .model import DiffusionGemma
 from .sampler import SamplerConfig
+from .sudoku_finetune import begun_scores
 from .sudoku_train import read_recipe
 
 STAGES = ("before", "after", "without the reward")
@@ -35,41 +36,43 @@ def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Question
         layout = read_recipe(base / "recipe.json")[1]
         made = [puzzles(split, recipe["band"], n, seed=1) for split, n in zip(("train", "test"), counts, strict=True)]
         return sudoku_questions(layout, made[0]), sudoku_questions(layout, made[1])
-    if recipe["task"] != "records":
-        raise ValueError(f"task: got {recipe['task']!r}, takes 'sudoku' or 'records'")
+    if recipe["task"] not in ("records", "bodies"):
+        raise ValueError(f"task: got {recipe['task']!r}, takes 'sudoku', 'records' or 'bodies'")
+    from .data.python_corpus import load_corpus
     from .data.templates import records
     from .data.tokenizer import Tokenizer
 
-    tokenizer, made = Tokenizer.load(base), [records(split, n, seed=1) for split, n in zip(("train", "test"), counts, strict=True)]
-    size = (model.config.canvas_length, recipe["max_prompt"])
-    return record_questions(tokenizer, made[0], *size), record_questions(tokenizer, made[1], *size)
+    tokenizer, size = Tokenizer.load(base), (model.config.canvas_length, recipe["max_prompt"])
+    if recipe["task"] == "records":
+        asked = [record_questions(tokenizer, records(split, n, seed=1), *size) for split, n in zip(("train", "test"), counts, strict=True)]
+    else:
+        asked = [body_questions(tokenizer, load_corpus(split, "body"), *size, n) for split, n in zip(("train", "test"), counts, strict=True)]
+    return asked[0], asked[1]
 
 
 def run(recipe_path: Path, out: Path) -> dict[str, Any]:
     """All stages that scores.json does not hold yet."""
     recipe, folder = json.loads(recipe_path.read_text(encoding="utf-8")), recipe_path.parent
     base, path = folder.parent / recipe["base"], folder / "scores.json"
-    weights = hashlib.sha256((base / "model.safetensors").read_bytes()).hexdigest()
     model = DiffusionGemma.from_pretrained(base, dtype=torch.float32)
     sampler = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf", **recipe.get("sampler", {}))
     asked, tests = questions(recipe, base, model)
-    scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"base": {"name": base.name, "sha256": weights}}
-    if scores["base"]["sha256"] != weights:
-        raise ValueError(f"recipe: {path} holds scores of other weights of {base.name}, takes the same; remove it to start again")
+    scores, tried = begun_scores(path, base), None
     for stage in STAGES:
         if stage in scores:
             continue
         model, start, log = DiffusionGemma.from_pretrained(base, dtype=torch.float32).set_kernels(fused_norm=True), time.perf_counter(), []
         if stage != "before":
             plan = replace(Distillation(**recipe["distil"]), rewarded=stage == "after")
-            log = distill(model, asked, sampler, plan, lambda e, stage=stage: print(stage, json.dumps(e), flush=True))
+            tried = tried or ask_teacher(model, asked, sampler, plan, 0)  # both stages begin with the base's answers
+            log = distill(model, asked, sampler, plan, lambda e, stage=stage: print(stage, json.dumps(e), flush=True), tried=tried)
             model = model.to(torch.bfloat16).to(torch.float32)  # scored as it is stored
         spent = time.perf_counter() - start
         if stage == "after":
             out.mkdir(parents=True, exist_ok=True)
             model.save_pretrained(out)
         curve = step_curve(model, tests, sampler, tuple(recipe["limits"]))
-        scores[stage] = {"curve": curve, "variety": variety(model, tests, sampler), "seconds": spent, "log": log}
+        scores[stage] = {"curve": curve, "variety": variety(model, tests, sampler, **recipe.get("variety", {})), "seconds": spent, "log": log}
         scores["machine"] = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__.split("+")[0]}
         scores["words"] = words(scores)
         path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
@@ -90,11 +93,15 @@ def _right(row: dict) -> str:
     return f"{row['right']['share']:.1%} [{row['right']['low']:.1%}, {row['right']['high']:.1%}]"
 
 
+def _tokens(row: dict) -> str:
+    return f", {row['tokens']:.1f} tokens written" if "tokens" in row else ""
+
+
 def words(scores: dict) -> list[str]:
     """What was found, in sentences made from the numbers alone."""
     last = {stage: scores[stage]["curve"][-1] for stage in STAGES if stage in scores}
     said = [f"{stage.capitalize()}: {_right(row)} right at {row['steps']:.2f} steps (limit {row['limit']}), variety "
-            f"{scores[stage]['variety']:.2f}." for stage, row in last.items()]  # fmt: skip
+            f"{scores[stage]['variety']:.2f}{_tokens(row)}." for stage, row in last.items()]  # fmt: skip
     if "after" in last:
         ratio = last["before"]["steps"] / last["after"]["steps"]
         change = last["after"]["right"]["share"] - last["before"]["right"]["share"]

@@ -12,6 +12,7 @@ A point is one fine-tuning: its score, its curve over the puzzles seen (each puz
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -70,6 +71,13 @@ def renumbered(base: DiffusionGemma, order: list[int], canvas_length: int) -> Di
     with torch.no_grad():
         model.embed_tokens.weight.copy_(base.embed_tokens.weight[torch.tensor(order)])
     return model.eval()
+
+
+def sudoku_base(folder: str | Path, name: str, n: int) -> tuple[DiffusionGemma, Layout]:
+    """A text checkpoint in the numbering of layout `name`, side n, and that layout."""
+    text = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
+    layout = wide_layout(name, n, text.config.vocab_size)
+    return renumbered(text, token_order(layout, Tokenizer.load(folder)), layout.canvas_length), layout
 
 
 def point_name(point: dict) -> str:
@@ -148,16 +156,28 @@ def words(scores: dict) -> list[str]:
     return said
 
 
+def named_weights(folder: Path) -> dict[str, str]:
+    """Which weights a record is about: {"name", "sha256"}."""
+    return {"name": folder.name, "sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()}
+
+
+def begun_scores(path: Path, base: Path) -> dict[str, Any]:
+    """What scores.json holds so far, or a new start. Errors: ValueError if it is about other weights of the base."""
+    weights = named_weights(base)
+    scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if scores.get("base", weights) != weights:
+        raise ValueError(f"recipe: {path} holds scores of other weights of {base.name}, takes the same; remove it to start again")
+    return {"base": weights} | scores
+
+
 def finetune(recipe_path: Path, out: Path) -> dict[str, Any]:
     """All points of a recipe that scores.json beside it does not hold yet; it is written after each."""
     recipe = json.loads(recipe_path.read_text(encoding="utf-8"))
     folder, asked = recipe_path.parent.parent / recipe["base"], recipe["tests"]
-    python = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
-    layout = wide_layout(recipe["layout"]["name"], recipe["layout"]["n"], python.config.vocab_size)
-    base = renumbered(python, token_order(layout, Tokenizer.load(folder)), layout.canvas_length)
+    base, layout = sudoku_base(folder, **recipe["layout"])
     tests = small_tests(layout.n, asked["count"], asked["fewest"], asked["most"], asked["seed"])
     path, sampler = recipe_path.with_name("scores.json"), SamplerConfig(draw="cdf", **recipe["sampler"])
-    scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"tests": asked, "points": {}}
+    scores = {"tests": asked, "points": {}} | begun_scores(path, folder)
     if "before" not in scores:
         scores["before"] = score(attempt(base, layout, tests, sampler=sampler), tests)
     for point in recipe["points"]:

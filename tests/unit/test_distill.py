@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ import torch
 from tiny import C, V, generator, random_ids, refused, tiny
 
 from diffgemma_lite import SamplerConfig, distill_run
+from diffgemma_lite.data.python_corpus import Example
 from diffgemma_lite.data.sudoku import Puzzle
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
 from diffgemma_lite.data.templates import records, template_tokenizer
-from diffgemma_lite.distill import (Answers, Distillation, Questions, answers, distill, record_questions, state_of_few_steps,
-                                    step_curve, sudoku_questions, targets, variety)
+from diffgemma_lite.data.tokenizer import Tokenizer
+from diffgemma_lite.distill import (Answers, Distillation, Questions, answers, ask_teacher, body_questions, distill,
+                                    record_questions, state_of_few_steps, step_curve, sudoku_questions, targets, variety)
 from diffgemma_lite.generation import generate
 from diffgemma_lite.sudoku_task import Layout
 
@@ -74,32 +77,46 @@ def test_answers_do_what_generate_does():
     assert bool((a.at_sight < 0).all())
 
 
-def made_up(monkeypatch, rights, sights):
-    """`answers` returns these, one after the other; the canvas holds the number of the attempt."""
-    numbers = iter(range(len(rights)))
-
-    def fake(model, q, sampler, seed=0, batch_size=64):
-        n = next(numbers)
-        return Answers(torch.full((3, C), n), torch.full((3,), 5), torch.tensor(rights[n]), torch.tensor(sights[n]))
-
-    monkeypatch.setattr("diffgemma_lite.distill.answers", fake)
+def made_up(right, sight, number):
+    """Answers to three questions; the canvas holds the number of the attempt."""
+    return Answers(torch.full((3, C), number), torch.full((3,), 5), torch.tensor(right), torch.tensor(sight))
 
 
-def test_targets_are_right_and_of_the_right_ones_the_likeliest_at_first_sight(monkeypatch):
-    rights, sights = [[True, False, False], [True, True, False]], [[-1.0, -1.0, -1.0], [-2.0, -2.0, -2.0]]
-    q = asked()
-    q = replace(q, ids=q.ids[:3], known=q.known[:3], pinned=q.pinned[:3])
+def test_targets_are_right_and_of_the_right_ones_the_likeliest_at_first_sight():
+    tried = [made_up([True, False, False], [-1.0, -1.0, -1.0], 0), made_up([True, True, False], [-2.0, -2.0, -2.0], 1)]
     plan = Distillation(candidates=2)
-    made_up(monkeypatch, rights, sights)
-    rows, canvas, seen = targets(tiny(), q, SAMPLER, plan, 0)
+    rows, canvas, seen = targets(tried, plan)
     assert rows.tolist() == [0, 1] and canvas[:, 0].tolist() == [0, 1]  # the second question's surest answer was wrong
     assert seen == {"answers": 6, "right": 0.5, "targets": 2, "steps": 5.0}
-    made_up(monkeypatch, rights, sights)
-    rows, canvas, _ = targets(tiny(), q, SAMPLER, replace(plan, rewarded=False), 0)
+    rows, canvas, _ = targets(tried, replace(plan, rewarded=False))
     assert rows.tolist() == [0, 1, 2] and canvas[:, 0].tolist() == [0, 0, 0]
-    made_up(monkeypatch, [[False] * 3] * 2, sights)
     with refused("model", "none of its 6 answers"):
-        targets(tiny(), q, SAMPLER, plan, 0)
+        targets([made_up([False] * 3, [-1.0] * 3, n) for n in range(2)], plan)
+
+
+def test_the_teacher_answers_anew_for_each_candidate_and_round():
+    model, q, plan = tiny(), asked(), Distillation(candidates=2)
+    first, second = ask_teacher(model, q, SAMPLER, plan, 0), ask_teacher(model, q, SAMPLER, plan, 1)
+    drawn = [a.canvas for a in (*first, *second)]
+    assert len(drawn) == 4 and not any(torch.equal(drawn[i], drawn[j]) for i in range(4) for j in range(i))
+    one, two = tiny(), tiny()
+    short = replace(plan, steps=1)
+    assert distill(one, q, SAMPLER, short) == distill(two, q, SAMPLER, short, tried=first)
+
+
+def test_the_body_reward_is_the_parser():
+    folder = Path(__file__).parents[2] / "assets/checkpoints/python-small"
+    tokenizer = Tokenizer.load(folder)
+    some = [Example("m", "body", 'def f(x):\n    """Double."""', "\n    return 2 * x"), Example("m", "body", "def (", "x")]
+    q = body_questions(tokenizer, some, 32, 24, 5)
+    assert len(q) == 1, "a signature that cannot be parsed is not asked"
+
+    def canvas(text):
+        ids = tokenizer.encode(text)
+        return torch.tensor(ids + [tokenizer.eos_id] * (32 - len(ids)))
+
+    assert q.right(0, canvas(some[0].target))
+    assert not q.right(0, canvas("\n    return (")) and not q.right(0, canvas("")) and not q.right(0, canvas("\n    "))
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])

@@ -10,12 +10,14 @@ import pytest
 import torch
 from tiny import refused
 
-from diffgemma_lite import Config, DiffusionGemma
+from diffgemma_lite import Config, DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
 from diffgemma_lite.data.tokenizer import Tokenizer
 from diffgemma_lite.lora import load_lora, lora_parameters
-from diffgemma_lite.sudoku_finetune import (finetune, point_name, renumbered, run_point, start_point, token_order, wide_layout,
-                                            words)
+from diffgemma_lite.sudoku_eval import attempt, score
+from diffgemma_lite.sudoku_finetune import (finetune, named_weights, point_name, renumbered, run_point, start_point, sudoku_base,
+                                            token_order, wide_layout, words)
+from diffgemma_lite.sudoku_siblings import small_tests
 from diffgemma_lite.sudoku_task import FIRST
 
 FOLDER = Path(__file__).parents[2] / "assets/checkpoints/python-small"
@@ -138,6 +140,21 @@ def test_words():
     assert "rises or stays in 1 of 2 steps" in said[-2] and "helped: +15.0%" in said[-1]
     points["fresh"] = made_up("fresh", 0.84, 5.0)
     assert "did not clearly help" in words({"before": made_up("full", 0.0, 16.0), "points": points})[-1]
+
+
+def test_the_shipped_adapter_teaches_the_python_model():
+    story = FOLDER.parent / "sudoku-finetune"
+    recipe, scores = (json.loads((story / name).read_text(encoding="utf-8")) for name in ("recipe.json", "scores.json"))
+    if scores["base"] != named_weights(FOLDER):
+        pytest.skip("python-small has other weights than the recorded base")
+    model, layout = sudoku_base(FOLDER, **recipe["layout"])
+    tests, sampler = small_tests(4, 20, 4, 8, seed=11), SamplerConfig(draw="cdf", **recipe["sampler"])
+    before = score(attempt(model, layout, tests, sampler=sampler), tests)
+    load_lora(model, story / "adapter-rank-8.safetensors")
+    after = score(attempt(model, layout, tests, sampler=sampler), tests)
+    assert before["exact"]["share"] == 0 and after["exact"]["share"] >= 0.5 and after["steps"] < before["steps"]
+    assert lora_parameters(model).keys() and scores["words"] == words(scores)
+    assert sum(p.numel() for p in lora_parameters(model).values()) == scores["points"]["rank 8"]["trained_parameters"]
 
 
 @pytest.mark.usefixtures("unchecked")
