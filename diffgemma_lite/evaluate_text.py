@@ -1,6 +1,6 @@
 """What is a text model worth? Holes filled, canvases that parse, stutter and bits per token on held-out modules.
 
-    python -m diffgemma_lite.evaluate_text assets/checkpoints/python-small     # writes "text" into its scores.json, and its card
+    python -m diffgemma_lite.evaluate_text assets/checkpoints/python-small   # "text" in its scores.json, and its card
 
 Each number stands beside the same weights written from left to right. That mode is the encoder side of this very model,
 trained jointly with the denoising; it is no separate language model of the same size. Walked through in notebook 06.
@@ -63,8 +63,8 @@ def evenly(items: Sequence, n: int) -> list:
 def infill(model: DiffusionGemma, examples: Sequence, size: int, sampler: SamplerConfig, plan: TextPlan) -> dict:
     """Holes of `size` tokens: how often is every token of it the one that stood there? Paired, the same holes for both.
 
-    diffusion: the first canvas is pinned but for the hole, which starts as noise: both sides are known. autoregressive: the
-    same weights, greedy, which see only what stands to the left. At least one token of the answer is left on either side.
+    diffusion: the first canvas is pinned but for the hole, which starts as noise: both sides are known. autoregressive:
+    the same weights, greedy, which see what stands to the left. At least one token of the answer is left on either side.
     """
     c, pad, eos = model.config.canvas_length, model.config.pad_token_id, model.config.eos_token_id
     able = evenly([(i, e) for i, e in enumerate(examples) if min(c, len(e.response)) >= size + 2], plan.holes)
@@ -74,16 +74,19 @@ def infill(model: DiffusionGemma, examples: Sequence, size: int, sampler: Sample
         generators = [example_generator(plan.seed, size, i) for i, _ in some]
         starts = [int(torch.randint(1, min(c, len(e.response)) - size, (), generator=g))
                   for (_, e), g in zip(some, generators, strict=True)]  # fmt: skip
-        clean = torch.tensor([[*e.response[:c], *[eos] * (c - len(e.response))] for _, e in some], device=model.device)
+        filled = [[*e.response[:c], *[eos] * (c - len(e.response))] for _, e in some]
+        clean = torch.tensor(filled, device=model.device)
         place, start = torch.arange(c, device=model.device), torch.tensor(starts, device=model.device)[:, None]
         hole = (place >= start) & (place < start + size)
-        noise = torch.stack([torch.randint(0, model.config.vocab_size, (c,), generator=g) for g in generators]).to(model.device)
+        drawn = [torch.randint(0, model.config.vocab_size, (c,), generator=g) for g in generators]
+        noise = torch.stack(drawn).to(model.device)
         ids, mask = left_padded([e.prompt for _, e in some], pad, model.device)
         out = generate(model, ids, sampler, attention_mask=mask, max_new_tokens=c, generator=generators,
                        initial_canvas=torch.where(hole, noise, clean), pinned=~hole)  # fmt: skip
         both.append((out.tokens == clean).all(-1))
         steps += out.steps[0]
-        ids, mask = left_padded([[*e.prompt, *e.response[:s]] for (_, e), s in zip(some, starts, strict=True)], pad, model.device)
+        before = [[*e.prompt, *e.response[:s]] for (_, e), s in zip(some, starts, strict=True)]
+        ids, mask = left_padded(before, pad, model.device)
         greedy = generate_autoregressive(model, ids, attention_mask=mask, max_new_tokens=size).tokens
         left.append((greedy == clean[hole].view(-1, size)).all(-1))
     if not able:
@@ -95,8 +98,8 @@ def infill(model: DiffusionGemma, examples: Sequence, size: int, sampler: Sample
     }  # fmt: skip
 
 
-def write(model: DiffusionGemma, prompts: Sequence[list[int]], how: Callable[..., object], plan: TextPlan) -> list[list[int]]:
-    """One canvas of tokens after each prompt, up to the end token (left out). how: `generate` or its like, settings bound."""
+def write(model: DiffusionGemma, prompts: Sequence[list[int]], how: Callable, plan: TextPlan) -> list[list[int]]:
+    """One canvas of tokens after each prompt, up to the end token (left out). how: `generate` or its like."""
     c, eos, written = model.config.canvas_length, model.config.eos_token_id, []
     for at in range(0, len(prompts), plan.batch_size):
         some = prompts[at : at + plan.batch_size]
@@ -123,7 +126,8 @@ def stutter(texts: Sequence[Sequence[int]], gram: int = 4) -> dict[str, dict[str
     twice = torch.tensor([[sum(a == b for a, b in zip(x, x[1:], strict=False)), max(0, len(x) - 1)] for x in texts]).double()
     runs = [[tuple(x[i : i + gram]) for i in range(len(x) - gram + 1)] for x in texts]
     again = torch.tensor([[len(r) - len(set(r)), len(r)] for r in runs]).double()
-    return {name: ratio(*found.T) for name, found in (("same_token", twice), ("repeated_run", again)) if found[:, 1].sum() > 0}
+    found = {"same_token": twice, "repeated_run": again}
+    return {name: ratio(*counts.T) for name, counts in found.items() if counts[:, 1].sum() > 0}
 
 
 def canvases(model: DiffusionGemma, pairs: Sequence[tuple], decode: Callable, sampler: SamplerConfig, plan: TextPlan) -> dict:
@@ -143,7 +147,8 @@ def canvases(model: DiffusionGemma, pairs: Sequence[tuple], decode: Callable, sa
         return generate(model, ids, sampler, **more)
 
     found = {
-        "true": [ids.response[: model.config.canvas_length] for _, ids in pairs], "diffusion": write(model, prompts, denoised, plan),
+        "true": [ids.response[: model.config.canvas_length] for _, ids in pairs],
+        "diffusion": write(model, prompts, denoised, plan),
         "autoregressive, greedy": write(model, prompts, generate_autoregressive, plan),
         f"autoregressive, temperature {TEMPERATURE}": write(model, prompts, drawn, plan),
     }  # fmt: skip
@@ -153,13 +158,15 @@ def canvases(model: DiffusionGemma, pairs: Sequence[tuple], decode: Callable, sa
         good = [parses(e.prompt + body) for (e, _), body in zip(pairs, bodies, strict=True)]
         full = [ok for ok, body in zip(good, bodies, strict=True) if body.strip()]
         about = {"parse": share(sum(good), len(good)), "empty": len(good) - len(full)}
-        lengths = mean_and_interval(torch.tensor(list(map(len, texts))))
-        return about | ({"parse_not_empty": share(sum(full), len(full))} if full else {}) | {"tokens": lengths} | stutter(texts)
+        about |= {"parse_not_empty": share(sum(full), len(full))} if full else {}
+        return about | {"tokens": mean_and_interval(torch.tensor(list(map(len, texts))))} | stutter(texts)
 
     return {name: told(texts) for name, texts in found.items()}
 
 
-def evaluate_text(model: DiffusionGemma, corpus: Sequence, encoded: Sequence, decode: Callable, plan: TextPlan = TextPlan()) -> dict:
+def evaluate_text(
+    model: DiffusionGemma, corpus: Sequence, encoded: Sequence, decode: Callable, plan: TextPlan = TextPlan()
+) -> dict:
     """Everything above, of text pairs (task, prompt, target) and their ids in the same order. decode(ids) -> text."""
     if len(corpus) != len(encoded) or not len(corpus):
         raise ValueError(f"encoded: got {len(encoded)} for {len(corpus)} texts, takes one for each, at least one")

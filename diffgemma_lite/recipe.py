@@ -126,7 +126,7 @@ def write_card(it: Recipe) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Train what a recipe.json describes, finish a trained one, or write its card again.")
+    parser = argparse.ArgumentParser(description="Train what a recipe.json describes, finish it, or write its card again.")
     parser.add_argument("what", choices=("train", "finish", "card"))
     parser.add_argument("recipe")
     parser.add_argument("out", nargs="?", help="folder of the checkpoint and the log; the card needs none")

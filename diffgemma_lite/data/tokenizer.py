@@ -168,7 +168,8 @@ def encode_prompt(tokenizer: Tokenizer, task: str, prompt: str, max_prompt: int)
     left, right = map(tokenizer.encode, prompt.split(GAP))
     room = max_prompt - 3
     right = right[:max(room // 2, room - len(left))]
-    return _prompt_ids(tokenizer, task, [*left[max(0, len(left) - room + len(right)):], tokenizer.marker_id("gap"), *right], max_prompt)
+    left = left[max(0, len(left) - room + len(right)):]
+    return _prompt_ids(tokenizer, task, [*left, tokenizer.marker_id("gap"), *right], max_prompt)
 
 
 def encode_examples(examples: Iterable, tokenizer: Tokenizer, max_prompt: int, canvas_length: int,
@@ -181,7 +182,8 @@ def encode_examples(examples: Iterable, tokenizer: Tokenizer, max_prompt: int, c
     examples, room = list(examples), canvas_length * max_canvases
     prompts = tokenizer.encode_batch(["" if example.task == "hole" else example.prompt for example in examples])
     prompts = [encode_prompt(tokenizer, "hole", example.prompt, max_prompt) if example.task == "hole"
-               else _prompt_ids(tokenizer, example.task, prompt, max_prompt) for example, prompt in zip(examples, prompts, strict=True)]
+               else _prompt_ids(tokenizer, example.task, prompt, max_prompt)
+               for example, prompt in zip(examples, prompts, strict=True)]
     targets = tokenizer.encode_batch([example.target for example in examples])
     return [EncodedExample(prompt, target[:room], len(target) < room) for prompt, target in zip(prompts, targets, strict=True)]
 

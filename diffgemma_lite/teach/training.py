@@ -121,7 +121,9 @@ def watch(
 
 
 @torch.no_grad()
-def loss_by_level(model: DiffusionGemma, examples: Sequence, levels: Sequence[float], *, told: bool = False, seed: int = 0) -> list[dict]:
+def loss_by_level(
+    model: DiffusionGemma, examples: Sequence, levels: Sequence[float], *, told: bool = False, seed: int = 0
+) -> list[dict]:
     """Denoising loss (nats) of the first canvas at each noise level: all, changed and unchanged positions, over examples.
 
     told: with self-conditioning, from a first look at the same canvas. The noise is the same for every model and call.

@@ -131,8 +131,8 @@ def test_everything_and_the_card_that_tells_it():
     told = shipped | {"text": {"split": "test", "python": "3.0"} | scores}
     card = model_card("tiny", model.config, recipes.Recipe(SHIPPED / "recipe.json").training, model, told, log)
     assert f"{scores['bits_per_token']['bound']['mean']:.3f}" in card and "not a separate model" in card
-    bare = {k: v for k, v in shipped.items() if k != "text"}
-    assert "bits per token" not in model_card("tiny", model.config, recipes.Recipe(SHIPPED / "recipe.json").training, model, bare, log)
+    bare, training = {k: v for k, v in shipped.items() if k != "text"}, recipes.Recipe(SHIPPED / "recipe.json").training
+    assert "bits per token" not in model_card("tiny", model.config, training, model, bare, log)
     with refused("encoded", "1"):
         evaluate_text(model, corpus, examples[:1], str)
 

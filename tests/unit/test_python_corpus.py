@@ -193,7 +193,8 @@ def test_holes_are_asked_for_by_name_and_change_nothing_else(root):
 def test_a_hole_is_encoded_around_its_gap():
     tokenizer = Tokenizer.load(Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small")
     hole = Example("m", "hole", "one two three four" + corpus.GAP + "five six seven eight", "\n    gone")
-    left, right, gap = tokenizer.encode("one two three four"), tokenizer.encode("five six seven eight"), tokenizer.marker_id("gap")
+    left, right = tokenizer.encode("one two three four"), tokenizer.encode("five six seven eight")
+    gap = tokenizer.marker_id("gap")
     head = [tokenizer.bos_id, tokenizer.marker_id("hole")]
     assert corpus.encode_prompt(tokenizer, "hole", hole.prompt, 99) == [*head, *left, gap, *right]
     assert corpus.encode_prompt(tokenizer, "hole", hole.prompt, 7) == [*head, *left[-2:], gap, *right[:2]]

@@ -29,7 +29,8 @@ def tiny_recipe(tmp_path, monkeypatch):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SHIPPED / name, words / name)
     plan = json.loads((SHIPPED / "recipe.json").read_text(encoding="utf-8"))
-    plan |= {"preset": "tiny", "tokenizer": "../words", "train": {"steps": 4, "batch_size": 4, "log_every": 2, "checkpoint_every": 2, "warmup_steps": 1}}
+    plan |= {"preset": "tiny", "tokenizer": "../words"}
+    plan |= {"train": {"steps": 4, "batch_size": 4, "log_every": 2, "checkpoint_every": 2, "warmup_steps": 1}}
     plan["generation"]["max_denoising_steps"] = 3
     (folder / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
     corpus = [Example("made_up", "body", f'def add_{n}(a):\n    """Add."""', f"\n    return a + {n}") for n in range(16)]
