@@ -44,12 +44,13 @@ def step_cost(
 
 @torch.no_grad()
 def bound(
-    denoiser: Denoiser, x_0: Int[Tensor, "b c"], vocab_size: int, *, steps: int = STEPS, draws: int = DRAWS, generator: Generators = None
-) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
+    denoiser: Denoiser, x_0: Int[Tensor, "b c"], vocab_size: int, *, steps: int = STEPS, draws: int = DRAWS,
+    generator: Generators = None,
+) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:  # fmt: skip
     """(bound, denoising loss), [B] nats of a whole canvas: unbiased estimates from `draws` of the `steps` steps.
 
-    The steps are drawn one from each of `draws` equal parts. The loss is that of training, summed over the positions: the same
-    belief, asked how likely the clean tokens are, without any weight.
+    The steps are drawn one from each of `draws` equal parts. The loss is that of training, summed over the positions: the
+    same belief, asked how likely the clean tokens are, without any weight.
     """
     check_integer("steps", steps, 1)
     check_integer("draws", draws, 1)
@@ -88,9 +89,10 @@ def world_denoiser(world: World, told: bool = True) -> Denoiser:
 
 @torch.no_grad()
 def text_likelihood(
-    model, examples: Sequence, *, steps: int = STEPS, draws: int = DRAWS, self_conditioning: bool = True, batch_size: int = 32, seed: int = 0
+    model, examples: Sequence, *, steps: int = STEPS, draws: int = DRAWS, self_conditioning: bool = True,
+    batch_size: int = 32, seed: int = 0,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Bits per token of the first canvas of each answer: the bound, the autoregressive mode's exact number, their difference.
+    """Bits per token of each answer's first canvas: the bound, the autoregressive mode's exact number, their difference.
 
     Both are asked for the same tokens: the answer and its end token, or its first C tokens. A canvas is longer: the bound
     pays for the fill of end tokens too and is divided by the tokens that were asked for, so it stays a bound. The denoising
