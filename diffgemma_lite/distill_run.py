@@ -107,8 +107,12 @@ def words(scores: dict) -> list[str]:
         change = last["after"]["right"]["share"] - last["before"]["right"]["share"]
         goal = "reached" if ratio >= 2.5 and change >= 0 else "not reached"
         said.append(f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: the goal, 2.5 times at no loss, is {goal}.")
+        good = [row for row in scores["after"]["curve"] if row["right"]["share"] >= last["before"]["right"]["share"]]
+        said.append(f"What took {last['before']['steps']:.2f} steps before is reached or passed at a limit of {good[0]['limit']} after it "
+                    f"({_right(good[0])}), {last['before']['steps'] / good[0]['steps']:.2f} times fewer." if good else
+                    "The accuracy from before is reached at none of the limits.")  # fmt: skip
         first = {stage: scores[stage]["curve"][0] for stage in ("before", "after")}
-        said.append(f"With {first['after']['limit']} step allowed: {_right(first['before'])} right before, {_right(first['after'])} after.")
+        said.append(f"With a limit of {first['after']['limit']}: {_right(first['before'])} right before, {_right(first['after'])} after.")
     if "without the reward" in last:
         change = last["without the reward"]["right"]["share"] - last["after"]["right"]["share"]
         said.append(f"The reward left out: accuracy differs by {change:+.1%} from the run with it, steps are "

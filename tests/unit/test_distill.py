@@ -170,7 +170,9 @@ def made_scores(steps: float, right: float) -> dict:
 def test_words_come_from_the_numbers():
     said = " ".join(distill_run.words(made_scores(4.0, 0.9)))
     assert "fall 2.50 times" in said and "+10.0%" in said and "is reached" in said and "differs by -70.0%" in said
-    assert "is not reached" in " ".join(distill_run.words(made_scores(4.0, 0.7)))
+    assert "10.00 steps before is reached or passed at a limit of 1 after it (90.0% [80.0%, 100.0%]), 10.00 times fewer" in said
+    worse = " ".join(distill_run.words(made_scores(4.0, 0.7)))
+    assert "is not reached" in worse and "reached at none of the limits" in worse
     assert "is not reached" in " ".join(distill_run.words(made_scores(5.0, 0.9)))
     assert distill_run.worth_keeping(made_scores(4.0, 0.75)) and not distill_run.worth_keeping(made_scores(4.0, 0.6))
     assert not distill_run.worth_keeping(made_scores(11.0, 0.9))
