@@ -260,12 +260,13 @@ def step_curve(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, limi
     return rows
 
 
-def variety(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, draws: int = 4, count: int = 32) -> float:
-    """Different right answers to one question, as a share of its right answers, mean over the questions that have two or more."""
+def variety(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, draws: int = 4, count: int = 32) -> float | None:
+    """Different right answers to one question, as a share of its right answers, mean over the questions that have two or more
+    (None if there is none)."""
     rows = torch.arange(min(count, len(q)))
     mask = None if q.mask is None else q.mask[rows]
     some = replace(q, ids=q.ids[rows], mask=mask, known=q.known[rows], pinned=q.pinned[rows])
     tried = [answers(model, some, sampler, seed=100 + d) for d in range(draws)]
     found = [[tuple(a.canvas[n].tolist()) for a in tried if bool(a.right[n])] for n in range(len(some))]
     shares = [len(set(each)) / len(each) for each in found if len(each) > 1]
-    return sum(shares) / len(shares) if shares else float("nan")
+    return sum(shares) / len(shares) if shares else None

@@ -93,15 +93,16 @@ def _right(row: dict) -> str:
     return f"{row['right']['share']:.1%} [{row['right']['low']:.1%}, {row['right']['high']:.1%}]"
 
 
-def _tokens(row: dict) -> str:
-    return f", {row['tokens']:.1f} tokens written" if "tokens" in row else ""
+def _more(stage: dict, row: dict) -> str:
+    varied = "" if stage["variety"] is None else f", variety {stage['variety']:.2f}"
+    return varied + (f", {row['tokens']:.1f} tokens written" if "tokens" in row else "")
 
 
 def words(scores: dict) -> list[str]:
     """What was found, in sentences made from the numbers alone."""
     last = {stage: scores[stage]["curve"][-1] for stage in STAGES if stage in scores}
-    said = [f"{stage.capitalize()}: {_right(row)} right at {row['steps']:.2f} steps (limit {row['limit']}), variety "
-            f"{scores[stage]['variety']:.2f}{_tokens(row)}." for stage, row in last.items()]  # fmt: skip
+    said = [f"{stage.capitalize()}: {_right(row)} right at {row['steps']:.2f} steps (limit {row['limit']})"
+            f"{_more(scores[stage], row)}." for stage, row in last.items()]  # fmt: skip
     if "after" in last:
         ratio = last["before"]["steps"] / last["after"]["steps"]
         change = last["after"]["right"]["share"] - last["before"]["right"]["share"]

@@ -154,7 +154,7 @@ def test_curve_and_variety():
     assert variety(model, q, SAMPLER, draws=2, count=3) == 1.0  # a tiny untrained model never writes the same twice
     pinned = replace(q, pinned=torch.ones_like(q.pinned))
     assert variety(model, pinned, SAMPLER, draws=2, count=3) == 0.5
-    assert np.isnan(variety(model, asked(right=lambda number, canvas: False), SAMPLER, draws=2))
+    assert variety(model, asked(right=lambda number, canvas: False), SAMPLER, draws=2) is None
 
 
 def made_scores(steps: float, right: float) -> dict:
