@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .checks import check_integer
 from .data.template_checks import check
-from .data.templates import Record, records
+from .data.templates import FAMILIES, Record, records
 from .data.tokenizer import Tokenizer
 from .model import DiffusionGemma
 from .noise import uniform_tokens
@@ -52,13 +52,14 @@ class Trials:
 
 
 def plant(
-    model: DiffusionGemma, tokenizer: Tokenizer, count: int, *, kind: str = "any", seed: int = 0, split: str = "test"
-) -> Trials:
-    """`count` trials, the families in turn. Trial number i depends on (seed, split, kind, i) alone."""
+    model: DiffusionGemma, tokenizer: Tokenizer, count: int, *, families: Sequence[str] = tuple(FAMILIES), kind: str = "any",
+    seed: int = 0, split: str = "test",
+) -> Trials:  # fmt: skip
+    """`count` trials, the families in turn. Trial i depends on (seed, split, families, kind, i) alone."""
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, takes one of {', '.join(KINDS)}")
     check_integer("count", count, 1)
-    some = records(split, count, seed=seed)
+    some = records(split, count, seed=seed, families=families)
     canvas, sizes = canvases_of(tokenizer, some, model.config.canvas_length)
     unsettled, position, wrong = torch.zeros_like(canvas, dtype=torch.bool), [], []
     digits, mask = [tokenizer.encode(str(n))[0] for n in range(10)], tokenizer.marker_id(MASK)
@@ -113,12 +114,15 @@ def score_planted(tokenizer: Tokenizer, trials: Trials, written: Written) -> dic
 
 
 def score_repairs(
-    model: DiffusionGemma, tokenizer: Tokenizer, sampler: SamplerConfig, *, count: int, seed: int = 0, split: str = "test"
-) -> dict:
-    """{kind: {"uniform": ..., "masked": ...}}, both ways from the same trials."""
+    model: DiffusionGemma, tokenizer: Tokenizer, sampler: SamplerConfig, *, count: int, seed: int = 0, split: str = "test",
+    families: Sequence[str] = tuple(FAMILIES),
+) -> dict:  # fmt: skip
+    """{family: {kind: {"uniform": ..., "masked": ...}}}, `count` trials of each kind, both ways from the same ones."""
     found = {}
-    for kind in KINDS:
-        trials = plant(model, tokenizer, count, kind=kind, seed=seed, split=split)
-        ways = {way: go_on(model, tokenizer, trials, sampler, way=way, seed=seed) for way in ("uniform", "masked")}
-        found[kind] = {way: score_planted(tokenizer, trials, written) for way, written in ways.items()}
+    for family in families:
+        found[family] = {}
+        for kind in KINDS:
+            trials = plant(model, tokenizer, count, families=(family,), kind=kind, seed=seed, split=split)
+            ways = {way: go_on(model, tokenizer, trials, sampler, way=way, seed=seed) for way in ("uniform", "masked")}
+            found[family][kind] = {way: score_planted(tokenizer, trials, written) for way, written in ways.items()}
     return found

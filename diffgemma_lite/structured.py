@@ -29,7 +29,7 @@ from .noise import uniform_tokens
 from .sampler import SamplerConfig
 from .sudoku_eval import counting, share
 
-MAX_PROMPT = 16
+MAX_PROMPT = 32
 END_TOKENS = 13  # how much of a record's end is given
 TEMPERATURE = 0.8  # of the drawn autoregressive records
 BATCH = 50
@@ -98,14 +98,19 @@ def denoise_records(
 def write_forward(
     model: DiffusionGemma, tokenizer: Tokenizer, some: Sequence[Record], *, temperature: float = 0.0, seed: int = 0
 ) -> Written:
-    """The same weights, one token after another, to the end token or to a canvas' length."""
+    """The same weights, one token after another, to the end token or to a canvas' length.
+
+    The first token is given, one and the same for all records of a family: a request has no mark of its end, and from left
+    to right it might go on for ever. (A canvas begins where the request ends.)
+    """
     rows, passes = {}, {}
     for numbers, ids in batches_of(tokenizer, some):
+        first = torch.tensor([tokenizer.encode(some[i].target)[:1] for i in numbers])
         out = generate_autoregressive(
-            model, ids, max_new_tokens=model.config.canvas_length, temperature=temperature, eos_token_id=tokenizer.eos_id,
-            generator=[torch.Generator().manual_seed(seed + i) for i in numbers],
+            model, torch.cat([ids, first], 1), max_new_tokens=model.config.canvas_length - 1, temperature=temperature,
+            eos_token_id=tokenizer.eos_id, generator=[torch.Generator().manual_seed(seed + i) for i in numbers],
         )  # fmt: skip
-        rows |= dict(zip(numbers, out.tokens, strict=True))
+        rows |= dict(zip(numbers, torch.cat([first, out.tokens], 1), strict=True))
         passes |= dict(zip(numbers, out.lengths.tolist(), strict=True))
     return Written([rows[i] for i in range(len(some))], [passes[i] for i in range(len(some))])
 

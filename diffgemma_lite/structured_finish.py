@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from .data.templates import HELD_OUT
+from .data.templates import FAMILIES, HELD_OUT
 from .evaluate import evaluate
 from .model import DiffusionGemma
 from .model_card import shown, where_trained
@@ -53,7 +53,7 @@ def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 
         "python": platform.python_version(), "run": run, "seed": seed,
         "held_out": evaluate(model, it.examples("validation")),
         "structured": score_all(model, it.tokenizer, sampler, count=count, seed=seed, note=say),
-        "planted": score_repairs(model, it.tokenizer, sampler, count=trials, seed=seed),
+        "planted": score_repairs(model, it.tokenizer, sampler, count=trials, seed=seed, families=tuple(FAMILIES)),
     }  # fmt: skip
     (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -103,10 +103,13 @@ def ends_table(structured: dict) -> str:
 
 def planted_table(planted: dict) -> str:
     """Markdown: the share of planted tokens that are repaired."""
-    lines = [f"| {kind} | {found['uniform']['repaired']['n']} | " + " | ".join(
-        f"{percent(found[way]['repaired'])}" for way in ("uniform", "masked")) + f" | {found['uniform']['steps']:.1f} |"
-        for kind, found in planted.items()]  # fmt: skip
-    head = ["| planted | trials | uniform: repaired | masked: repaired | steps, uniform |", "|---|---|---|---|---|"]
+    lines = []
+    for family, kinds in planted.items():
+        for kind, found in kinds.items():
+            cells = " | ".join(percent(found[way]["repaired"]) for way in ("uniform", "masked"))
+            n, steps = found["uniform"]["repaired"]["n"], found["uniform"]["steps"]
+            lines.append(f"| {family} | {kind} | {n} | {cells} | {steps:.1f} |")
+    head = ["| family | planted | trials | uniform: repaired | masked: repaired | uniform: steps |", "|---|---|---|---|---|---|"]
     return "\n".join(head + lines)
 
 
@@ -170,8 +173,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Score a model of records; write everything beside the recipe.")
     parser.add_argument("recipe", type=Path)
     parser.add_argument("out", type=Path, nargs="?", help="folder of the run; none: the weights beside the recipe")
-    parser.add_argument("--records", type=int, default=250, help="test records a family")
-    parser.add_argument("--trials", type=int, default=400, help="planted tokens of each kind")
+    parser.add_argument("--records", type=int, default=200, help="test records a family")
+    parser.add_argument("--trials", type=int, default=100, help="planted tokens of each kind in each family")
     given = parser.parse_args(arguments)
     finish(given.recipe, given.out, given.records, given.trials)
 

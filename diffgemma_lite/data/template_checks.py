@@ -1,11 +1,11 @@
 """Which constraints does a record break? Exact answers, in words, by libraries that others keep. Notebook 08.
 
-    json    json reads it; then counts, ids and sums are compared
+    json    json reads it; then count, names and sums are compared
     class   ast parses it; the comment is compared with the fields
     sql     sqlite3 runs it in memory, with foreign keys on
     sum     ast parses each line; both sides are evaluated
 
-`check("sum", "sum:20+3-1+4", "answer:26\\n20+3=23\\n23-1=22\\n22+4=26")` is [], an empty list: nothing is broken.
+`check("sum", "sum:20;a+3;b-1", "answer:22\\na:20+3=23\\nb:23-1=22")` is [], an empty list: nothing is broken.
 A record that cannot be read breaks one constraint, its form, and no other is looked at.
 """
 
@@ -50,21 +50,21 @@ def _differ(pairs: dict[str, tuple]) -> list[str]:
 def _check_json(request: str, text: str) -> list[str]:
     try:
         data = json.loads(text, object_pairs_hook=_no_key_twice)
-        count, total, last, rows = (data[key] for key in ("count", "total", "last", "rows"))
-        ids, amounts, sums = ([row[key] for row in rows] for key in ("id", "add", "sum"))
+        count, first, total, last, rows = (data[key] for key in ("count", "open", "total", "last", "rows"))
+        names, amounts, sums = ([row[key] for row in rows] for key in ("of", "add", "sum"))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _Unreadable(f"no such JSON record ({type(error).__name__})") from None
-    numbers = [count, total, last, *ids, *amounts, *sums]
-    if not rows or len(data) != 4 or any(len(row) != 3 for row in rows) or any(type(n) is not int for n in numbers):
+    numbers = [count, first, total, *amounts, *sums]
+    if not rows or len(data) != 5 or any(len(row) != 3 for row in rows) or any(type(n) is not int for n in numbers):
         raise _Unreadable("no such JSON record (other keys, or values that are no integers)")
-    running = [sum(amounts[: n + 1]) for n in range(len(rows))]
+    running = [first + sum(amounts[: n + 1]) for n in range(len(rows))]
+    asked = [first, *(f"{name}{amount:+d}" for name, amount in zip(names, amounts, strict=True))]
     return _differ({
         "count before the list": (count, len(rows)),
         "total before the sums": (total, sums[-1]),
-        "last id before the ids": (last, ids[-1]),
+        "last name before the names": (last, names[-1]),
         "running sums": (sums, running),
-        "ids differ": (len(set(ids)), len(ids)),
-        "as requested": (amounts, [int(n) for n in request.split(",")]),
+        "as requested": (",".join(map(str, asked)), request),
     })  # fmt: skip
 
 
@@ -145,19 +145,19 @@ def _check_sum(request: str, text: str) -> list[str]:
     sides = [line.split("=") for line in lines]
     if head is None or not lines or any(len(pair) != 2 or not re.fullmatch(r"\d+", pair[1]) for pair in sides):
         raise _Unreadable("no answer, or no working after it")
-    terms = re.findall(r"[+-]?\d+", request)
-    steps = [re.fullmatch(r"(\d+)([+-]\d+)", left) for left, _ in sides]
+    steps = [re.fullmatch(r"([a-z]:)(\d+)([+-]\d+)", left) for left, _ in sides]
     if any(step is None for step in steps):
-        raise _Unreadable("a line that is no sum of two numbers")
+        raise _Unreadable("a line that is no labelled sum of two numbers")
     results = [int(right) for _, right in sides]
-    wrong = [left for (left, _), result in zip(sides, results, strict=True) if _value(left) != result]
-    carried = all(int(after[1]) == result for result, (_, after) in zip(results, pairwise(steps), strict=False))
+    wrong = [step[0] for step, result in zip(steps, results, strict=True) if _value(step[2] + step[3]) != result]
+    carried = all(int(after[2]) == result for result, (_, after) in zip(results, pairwise(steps), strict=False))
+    asked = steps[0][2] + "".join(f";{step[1][0]}{step[3]}" for step in steps)
     return _differ({
         "answer before the working": (int(head[1]), results[-1]),
         "each line": (wrong, []),
         "each line goes on from the one before": (carried, True),
-        "as requested": ([steps[0][1], *(step[2] for step in steps)], terms),
-        "the true answer": (int(head[1]), _value(request)),
+        "as requested": (asked, request),
+        "the true answer": (int(head[1]), _value(re.sub("[;a-z]", "", request))),
     })  # fmt: skip
 
 

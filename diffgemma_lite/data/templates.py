@@ -4,10 +4,10 @@ How it differs from a text corpus: everything is generated, so a record is right
 constraint is broken. A request names what the record must hold; the rest (keys, types, order) is the writer's choice, but
 every choice binds others:
 
-    json    a count, a total and the last row's id stand before the rows they speak of; each row carries the running sum
+    json    a count, a total and the last row's name stand before the rows they speak of; each row carries the running sum
     class   a comment counts the fields of each type; the fields follow
     sql     one transaction: two tables in either order, one refers to the other; rows that a foreign key allows
-    sum     the answer stands before its working, one operation a line
+    sum     the answer stands before its working, one labelled operation a line
 
     records("train", 4, seed=0)      # one of each family
     python -m diffgemma_lite.data.templates --tokenizer FOLDER      trains the tokenizer; without it, prints examples
@@ -30,10 +30,10 @@ HELD_OUT = 0.1  # share of the requests in validation, and again in test
 TASK = "record"  # the marker in front of every request
 VOCABULARY = 512  # at most: the pieces of these records run out before
 
-NAMES = ("ash", "bay", "cod", "dew", "elm", "fig", "gem", "hen", "ivy", "jar", "key", "lot", "map", "net", "oak", "pen",
-         "ray", "sky", "tin", "urn", "van", "web", "yak", "zoo")  # fmt: skip
+NAMES = ("ash", "bay", "cod", "dew", "elm", "fig", "gem", "hen", "ivy", "jar", "key", "lot", "map", "net", "oak", "pen")
 CLASSES = ("Box", "Car", "Day", "Fox", "Hat", "Job", "Log", "Pet")
 TYPES = ("int", "str")
+LABELS = "abcde"  # of the operations of a sum
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,32 @@ class Record:
     task: str = TASK
 
 
+def _walk(rng: random.Random, steps: int) -> list[int]:
+    """A random start and the values after each step, all of one digit; no step is 0."""
+    values = [rng.randint(0, 9)]
+    for _ in range(steps):
+        values.append(rng.choice([value for value in range(10) if value != values[-1]]))
+    return values
+
+
 def _ask_json(rng: random.Random) -> str:
-    return "json:" + ",".join(map(str, (rng.randint(10, 69), *(rng.randint(1, 9) for _ in range(rng.randint(1, 2))))))
+    names = rng.sample(NAMES, rng.randint(2, 3))
+    values = _walk(rng, len(names))
+    rows = [f",{name}{after - before:+d}" for name, (before, after) in zip(names, pairwise(values), strict=True)]
+    return f"json:{values[0]}" + "".join(rows)
 
 
 def _write_json(request: str, rng: random.Random) -> str:
-    amounts = [int(number) for number in request.removeprefix("json:").split(",")]
-    ids, sums = rng.sample(range(1, 10), len(amounts)), list(accumulate(amounts))
-    rows = [f'{{"id":{i},"add":{a},"sum":{s}}}' for i, a, s in zip(ids, amounts, sums, strict=True)]
-    return f'{{"count":{len(ids)},"total":{sums[-1]},"last":{ids[-1]},"rows":[{",".join(rows)}]}}'
+    first, *parts = request.removeprefix("json:").split(",")
+    names, amounts = [part[:-2] for part in parts], [int(part[-2:]) for part in parts]
+    sums = list(accumulate(amounts, initial=int(first)))[1:]
+    rows = [f'{{"of":"{n}","add":{a},"sum":{s}}}' for n, a, s in zip(names, amounts, sums, strict=True)]
+    head = f'"count":{len(rows)},"open":{first},"total":{sums[-1]},"last":"{names[-1]}"'
+    return f'{{{head},"rows":[{",".join(rows)}]}}'
 
 
 def _ask_class(rng: random.Random) -> str:
-    return f"class {rng.choice(CLASSES)}:" + ",".join(rng.sample(NAMES, rng.randint(2, 5)))
+    return f"class {rng.choice(CLASSES)}:" + ",".join(rng.sample(NAMES, rng.randint(2, 4)))
 
 
 def _write_class(request: str, rng: random.Random) -> str:
@@ -75,26 +88,24 @@ def _ask_sql(rng: random.Random) -> str:
 
 def _write_sql(request: str, rng: random.Random) -> str:
     _, child, parent = request.split()
-    keys = rng.sample(range(1, 10), rng.randint(1, 2))
+    key = rng.randint(1, 9)
     refers = f"CREATE TABLE {child}(id PRIMARY KEY, {parent} REFERENCES {parent});"
     tables = [refers, f"CREATE TABLE {parent}(id PRIMARY KEY);"]
     rng.shuffle(tables)
-    rows = [f"INSERT INTO {parent} VALUES({key});" for key in keys]
-    own = f"INSERT INTO {child} VALUES({rng.randint(1, 9)},{rng.choice(keys)});"
-    return "\n".join(["BEGIN;", *tables, *rows, own, "COMMIT;"])
+    rows = [f"INSERT INTO {parent} VALUES({key});", f"INSERT INTO {child} VALUES({rng.randint(1, 9)},{key});"]
+    return "\n".join(["BEGIN;", *tables, *rows, "COMMIT;"])
 
 
 def _ask_sum(rng: random.Random) -> str:
-    values = [rng.randint(20, 79)]
-    for _ in range(rng.randint(3, 5)):
-        step = rng.choice((-1, 1)) * rng.randint(1, 9)
-        values.append(values[-1] + (step if 10 <= values[-1] + step <= 99 else -step))  # two digits throughout
-    return f"sum:{values[0]}" + "".join(f"{after - before:+d}" for before, after in pairwise(values))
+    values = _walk(rng, rng.randint(3, 5))
+    steps = [f";{label}{after - before:+d}" for label, (before, after) in zip(LABELS, pairwise(values), strict=False)]
+    return f"sum:{values[0]}" + "".join(steps)
 
 
 def _write_sum(request: str, rng: random.Random) -> str:
     values = list(accumulate(int(term) for term in re.findall(r"[+-]?\d+", request)))
-    lines = [f"{before}{after - before:+d}={after}" for before, after in pairwise(values)]
+    steps = zip(LABELS, pairwise(values), strict=False)
+    lines = [f"{label}:{before}{after - before:+d}={after}" for label, (before, after) in steps]
     return "\n".join([f"answer:{values[-1]}", *lines])
 
 

@@ -6,14 +6,16 @@ import pytest
 
 from diffgemma_lite.data.template_checks import check
 from diffgemma_lite.data.templates import FAMILIES, NAMES, SPLITS, records, split_of, template_tokenizer
+from diffgemma_lite.structured import MAX_PROMPT
 
-JSON = '{"count":2,"total":49,"last":9,"rows":[{"id":6,"add":40,"sum":40},{"id":9,"add":9,"sum":49}]}'
+JSON = ('{"count":2,"open":4,"total":7,"last":"elm",'
+        '"rows":[{"of":"ash","add":5,"sum":9},{"of":"elm","add":-2,"sum":7}]}')  # fmt: skip
 CLASS = "# 2 fields: 1 int, 1 str\n@dataclass\nclass Box:\n    ash: int\n    key: str"
 SQL = ("BEGIN;\nCREATE TABLE oak(id PRIMARY KEY, ash REFERENCES ash);\nCREATE TABLE ash(id PRIMARY KEY);\n"
        "INSERT INTO ash VALUES(3);\nINSERT INTO oak VALUES(1,3);\nCOMMIT;")  # fmt: skip
-SUM = "answer:26\n20+3=23\n23-1=22\n22+4=26"
-RIGHT = {"json": ("json:40,9", JSON), "class": ("class Box:ash,key", CLASS), "sql": ("sql: oak ash", SQL),
-         "sum": ("sum:20+3-1+4", SUM)}  # fmt: skip
+SUM = "answer:26\na:20+3=23\nb:23-1=22\nc:22+4=26"
+RIGHT = {"json": ("json:4,ash+5,elm-2", JSON), "class": ("class Box:ash,key", CLASS), "sql": ("sql: oak ash", SQL),
+         "sum": ("sum:20;a+3;b-1;c+4", SUM)}  # fmt: skip
 
 
 def test_every_generated_record_is_right():
@@ -40,9 +42,16 @@ def test_a_record_and_an_end_token_fit_a_canvas_of_64():
     tokenizer = template_tokenizer()
     some = records("validation", 400)
     sizes = [len(ids) for ids in tokenizer.encode_batch([r.target for r in some])]
-    assert max(sizes) < 64 and max(map(len, tokenizer.encode_batch([r.prompt for r in some]))) <= 14
+    assert max(sizes) < 64 and max(map(len, tokenizer.encode_batch([r.prompt for r in some]))) <= MAX_PROMPT - 2
     assert all(len(tokenizer.encode(space + name)) == 1 for name in NAMES for space in ("", " "))
     assert all(tokenizer.decode(tokenizer.encode(r.target)) == r.target for r in some[:40])
+
+
+def test_all_records_of_a_family_begin_alike():
+    """Which is why the first token may be given to who writes from left to right."""
+    tokenizer = template_tokenizer()
+    for family in FAMILIES:
+        assert len({tokenizer.encode(r.target)[0] for r in records("test", 30, families=[family])}) == 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -52,13 +61,14 @@ def test_the_examples_of_this_file_are_right(family):
 
 @pytest.mark.parametrize(("family", "old", "new", "name"), [
     ("json", '"count":2', '"count":3', "count before the list"),
-    ("json", '"total":49', '"total":48', "total before the sums"),
-    ("json", '"last":9', '"last":6', "last id before the ids"),
-    ("json", '"sum":40', '"sum":41', "running sums"),
-    ("json", '"add":40,"sum":40', '"add":39,"sum":39', "as requested"),
-    ("json", '"id":6', '"id":9', "ids differ"),
-    ("json", "]}", "]", "form"), ("json", '"id":6', '"id":"6"', "form"), ("json", '"id":6', '"id":true', "form"),
-    ("json", '"id":6', '"id":6,"id":7', "form"), ("json", '"last":9,', "", "form"), ("json", '"last"', '"first"', "form"),
+    ("json", '"total":7', '"total":8', "total before the sums"),
+    ("json", '"last":"elm"', '"last":"ash"', "last name before the names"),
+    ("json", '"sum":9', '"sum":8', "running sums"),
+    ("json", '"add":5,"sum":9', '"add":4,"sum":8', "as requested"),
+    ("json", '"of":"ash"', '"of":"elm"', "as requested"), ("json", '"open":4', '"open":5', "running sums"),
+    ("json", "]}", "]", "form"), ("json", '"add":5', '"add":"5"', "form"), ("json", '"add":5', '"add":true', "form"),
+    ("json", '"add":5', '"add":5,"add":6', "form"), ("json", '"last":"elm",', "", "form"),
+    ("json", '"last"', '"first"', "form"),
     ("class", "# 2", "# 3", "field count before the fields"), ("class", "1 int", "2 int", "type counts before the types"),
     ("class", ": str", ": int", "type counts before the types"), ("class", ": str", ": dict", "types"),
     ("class", "Box", "Car", "as requested"), ("class", "key", "ash", "as requested"),
@@ -73,9 +83,10 @@ def test_the_examples_of_this_file_are_right(family):
     ("sql", "COMMIT;", "ROLLBACK;", "form"), ("sql", "BEGIN;\n", "", "form"), ("sql", "VALUES(3)", "VALUES 3)", "form"),
     ("sql", "COMMIT;", "BEGIN;\nCOMMIT;", "the migration runs"),
     ("sql", "COMMIT;", "ATTACH DATABASE 'other.db' AS other;\nCOMMIT;", "the migration runs: not authorized"),
-    ("sum", "answer:26", "answer:25", "answer before the working"), ("sum", "20+3=23\n23", "20+3=24\n24", "each line"),
-    ("sum", "\n23-1=22", "\n24-1=23", "each line goes on"), ("sum", "-1=22\n22", "-2=21\n21", "as requested"),
+    ("sum", "answer:26", "answer:25", "answer before the working"), ("sum", "20+3=23\nb:23", "20+3=24\nb:24", "each line"),
+    ("sum", "23-1=22", "24-1=23", "each line goes on"), ("sum", "-1=22\nc:22", "-2=21\nc:21", "as requested"),
     ("sum", "=26", "=27", "each line"), ("sum", "answer:", "", "form"), ("sum", "20+3", "20+(3)", "form"),
+    ("sum", "b:", "c:", "as requested"), ("sum", "b:", "", "form"),
     ("sum", "=26", "", "form"),
 ])  # fmt: skip
 def test_each_broken_constraint_is_named(family, old, new, name):
@@ -87,7 +98,7 @@ def test_each_broken_constraint_is_named(family, old, new, name):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\n", "answer:" + "9" * 5000, "[" * 100_000, "((" * 50_000, "\x00", "answer:1\n" + "1+1=2\n" * 3])
+    "text", ["", "\n", "answer:" + "9" * 5000, "[" * 100_000, "((" * 50_000, "\x00", "answer:1\n" + "a:1+1=2\n" * 3])
 def test_rubbish_is_refused_and_never_raises(text):
     for family, (prompt, _) in RIGHT.items():
         assert check(family, prompt, text), (family, text[:20])
@@ -95,7 +106,7 @@ def test_rubbish_is_refused_and_never_raises(text):
 
 def test_json_check_agrees_with_plain_arithmetic():
     data = json.loads(JSON)
-    assert data["total"] == sum(row["add"] for row in data["rows"]) and data["count"] == len(data["rows"])
+    assert data["total"] == data["open"] + sum(row["add"] for row in data["rows"]) and data["count"] == len(data["rows"])
 
 
 def test_bad_arguments_are_named():
