@@ -4,7 +4,7 @@
     python -m diffgemma_lite.structured_finish assets/checkpoints/templates-small/recipe.json runs/templates
     python -m diffgemma_lite.structured_finish assets/checkpoints/templates-small/recipe.json               # scores, card
 
-The sampler's settings stand in the recipe and were chosen on validation records; the scores are of the test split.
+The sampler's settings stand in the recipe; the scores are of the test split.
 """
 
 from __future__ import annotations

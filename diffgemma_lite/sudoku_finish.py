@@ -81,6 +81,7 @@ def _shown(found: dict) -> str:
 def card(name: str, recipe: dict, layout: Layout, plan: SudokuTraining, scores: dict, log: list[dict], size: int) -> str:
     """The model card; every number in it comes from the run."""
     last, sampler = log[-1], SamplerConfig.from_defaults(recipe["generation"])
+    published = SamplerConfig()
     rows = "\n".join(
         f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | {_shown(s['exact'])} | {_shown(s['cells'])} "
         f"| {s['violations']:.2f} | {s['steps']:.2f} |"
@@ -107,8 +108,8 @@ A small DiffusionGemma that solves 9 x 9 Sudoku by denoising a canvas, trained f
 ## Test puzzles, 95% intervals
 
 Seed {scores["seed"]}; at most {sampler.max_denoising_steps} denoising steps, temperatures from {sampler.t_max} to {sampler.t_min}, bound
-{sampler.entropy_bound}, adaptive stop below {sampler.confidence_threshold} nats (chosen on validation puzzles; the published ones are 0.8 to 0.4, 0.1 and
-0.005), logits limited to digits. Exact: all 81 digits right. Cells: those that were empty. Violations: pairs of equal digits in a unit, per puzzle. Steps: calls of `decode` until
+{sampler.entropy_bound}, adaptive stop below {sampler.confidence_threshold} nats, {recipe["chosen"]}
+(published: {published.t_max} to {published.t_min}, {published.entropy_bound}, {published.confidence_threshold}); logits limited to digits. Exact: all 81 digits right. Cells: those that were empty. Violations: pairs of equal digits in a unit, per puzzle. Steps: calls of `decode` until
 the canvas is stable and confident, mean.
 
 | band | puzzles | exact | cells | violations | steps |

@@ -49,7 +49,7 @@ def test_finish_writes_a_folder_that_loads(tmp_path, monkeypatch, capsys):
     """The whole command on side 4, with its puzzles standing in for the bands of side 9."""
     recipe = {
         "layout": {"name": "legend", "n": 4, "spare": 8}, "model": {"width": 32, "layers": 2}, "look": 3.0, "puzzles": 5,
-        "train": PLAN, "run": "alone", "generation": {"max_denoising_steps": 3, "entropy_bound": 0.1, "t_min": 0.4, "t_max": 0.8},
+        "train": PLAN, "run": "alone", "chosen": "by nobody", "generation": {"max_denoising_steps": 3, "entropy_bound": 0.1, "t_min": 0.4, "t_max": 0.8},
     }  # fmt: skip
     folder, out = tmp_path / "small", tmp_path / "run"
     folder.mkdir()
