@@ -145,3 +145,17 @@ def decoder_masks(config: Config, cache: KVCache, canvas: int) -> dict[str, Mask
             allowed = F.pad(visible, (0, canvas), value=True)
             masks[kind] = Mask(repeat(allowed, "b k -> b 1 q k", q=canvas), first=first)
     return masks
+
+
+@torch.no_grad()
+def flatten_scores(model: nn.Module) -> nn.Module:
+    """Before training: let a fresh model look around. Returns the model.
+
+    Normed queries and keys of width Hd have length sqrt(Hd), and nothing divides their product by sqrt(Hd): scores of a
+    fresh model spread like sqrt(Hd), so its softmax picks one key almost alone, at random, and gradients reach no other.
+    Norm weights of Hd^-0.25 give scores that spread like 1, as in a transformer that divides; training moves them from there.
+    """
+    for block in model.layers:
+        for norm in (block.self_attn.q_norm, block.self_attn.k_norm):
+            norm.weight.fill_(norm.weight.numel() ** -0.25)
+    return model

@@ -27,6 +27,12 @@ def where_trained(starts: list[dict]) -> str:
     return "; then ".join(f"from step {step:,} on {name}" for step, name in parts)
 
 
+def start_of_training(flat_attention: bool) -> str:
+    """Where the query and key norms started, in a sentence."""
+    where = "Hd^-0.25 (`attention.flatten_scores`)" if flat_attention else "1"
+    return f"Query and key norms started at {where}."
+
+
 def shown(x: dict, digits: int = 3) -> str:
     return f"{x['mean']:.{digits}f} ± {x['half_width']:.{digits}f} (n = {x['n']:,})"
 
@@ -84,7 +90,9 @@ The last line is no likelihood: most of what it asks stands in the noisy canvas 
 """
 
 
-def model_card(name: str, config: Config, training: TrainConfig, model, scores: dict, log: list[dict]) -> str:
+def model_card(
+    name: str, config: Config, training: TrainConfig, model, scores: dict, log: list[dict], *, flat_attention: bool = False
+) -> str:
     """The card as text. scores["run"]: data and starts, as the training state holds them; scores["text"] may be absent."""
     held, sampling, last = scores["held_out"], scores["sampling"], log[-1]
     data, starts = scores["run"]["data"], scores["run"]["starts"]
@@ -101,7 +109,7 @@ useful programmer.
   (Python Software Foundation License); {data['examples']:,} training examples (BLAKE2b of their ids {data['blake2b']}). Held-out
   modules, not held-out lines: see `diffgemma_lite/data/python_corpus.py`. The example counts differ with the Python version.
 - **Recipe**: `recipe.json`, {last['step']:,} steps of {training.batch_size} canvases; {last['seconds'] / 60:.0f} minutes,
-  {training.precision}. Log: `log.jsonl`. Seed {training.seed}.
+  {training.precision}{", compiled" if training.compile else ""}. {start_of_training(flat_attention)} Log: `log.jsonl`. Seed {training.seed}.
 - **Trained on**: {where_trained(starts)}
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from .attention import flatten_scores
 from .checks import check_device
 from .config import Config
 from .evaluate import evaluate, sample_report
@@ -42,10 +43,14 @@ class Recipe:
         self.tokenizer = Tokenizer.load(self.path.parent / self.plan.get("tokenizer", "."))
         self.config = Config.preset(self.plan["preset"], vocab_size=self.tokenizer.vocab_size, **self.plan.get("config", {}))
         self.training = TrainConfig(**self.plan["train"])
+        self.flat_attention = self.plan.get("flat_attention", False)
+        if not isinstance(self.flat_attention, bool):
+            raise ValueError(f"flat_attention: got {self.flat_attention!r}, takes true or false")
 
     def new_model(self) -> DiffusionGemma:
         torch.manual_seed(self.training.seed)
-        return DiffusionGemma(self.config).set_kernels(**self.plan.get("kernels", {}))
+        model = DiffusionGemma(self.config).set_kernels(**self.plan.get("kernels", {}))
+        return flatten_scores(model) if self.flat_attention else model
 
     @property
     def kind(self) -> str:
@@ -121,7 +126,7 @@ def write_card(it: Recipe) -> None:
     folder = it.path.parent
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    card = model_card(folder.name, it.config, it.training, it.new_model(), scores, log)
+    card = model_card(folder.name, it.config, it.training, it.new_model(), scores, log, flat_attention=it.flat_attention)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

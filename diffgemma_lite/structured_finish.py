@@ -21,7 +21,7 @@ import torch
 from .data.templates import FAMILIES, HELD_OUT
 from .evaluate import evaluate
 from .model import DiffusionGemma
-from .model_card import shown, where_trained
+from .model_card import shown, start_of_training, where_trained
 from .planted import LATE, score_repairs
 from .recipe import Recipe
 from .sampler import SamplerConfig
@@ -129,6 +129,7 @@ A small DiffusionGemma that writes four kinds of structured records, trained fro
   families in equal parts. A hash of the request decides its split, {HELD_OUT:.0%} for test: no test request is in training.
 - **Recipe**: `recipe.json`, {last["step"]:,} steps{planned} of {it.training.batch_size} canvases, seed {it.training.seed};
   {last["seconds"] / 60:.0f} minutes on a machine busy with other work; {it.training.precision}, no C++ compiler.
+  {start_of_training(it.flat_attention)}
   Log: `log.jsonl`.
 - **Trained on**: {where_trained(run["starts"])}
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`, then

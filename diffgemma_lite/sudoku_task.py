@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .attention import flatten_scores
 from .config import FULL, SLIDING, Config
 from .data.sudoku import geometry
 
@@ -138,10 +139,7 @@ def start_geometry(model, layout: Layout, generator: torch.Generator, *, look: f
     elif layout.name != "plain":
         table[layout.first : layout.names] = common + (digit + vectors(1)) / math.sqrt(2)
         table[layout.names : layout.names + layout.cells] = common + faint * place
-    head = model.config.global_head_dim
-    for block in model.layers:  # scores of a fresh model as flat as in a transformer that divides by sqrt(Hd)
-        block.self_attn.q_norm.weight.fill_(head**-0.25)
-        block.self_attn.k_norm.weight.fill_(head**-0.25)
+    flatten_scores(model)
     if look and layout.name != "plain":
         _look_back(model, 1 if layout.name == "pairs" else layout.cells, common[0], look)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import C, V, W, exact, generator, random_ids, tiny
 
-from diffgemma_lite import Config
-from diffgemma_lite.attention import Attention, KVCache, Mask, decoder_masks, encoder_masks
+from diffgemma_lite import Config, DiffusionGemma
+from diffgemma_lite.attention import Attention, KVCache, Mask, decoder_masks, encoder_masks, flatten_scores
 from diffgemma_lite.config import FULL, SLIDING
 from diffgemma_lite.layers import rotary_frequencies, rotary_tables
 
@@ -295,3 +295,22 @@ def test_attention_against_a_loop(kind, side, heads):
 def test_the_cache_keeps_the_whole_prefix_on_sliding_layers_too():
     cache = tiny().encode(random_ids(2, 30))
     assert (cache.length, cache.batch) == (30, 2) and {k.shape[2] for k in cache.keys} == {30}
+
+
+def test_a_fresh_model_looks_around_once_its_scores_are_flat():
+    torch.manual_seed(0)
+    model = DiffusionGemma(Config.preset("python_small"))
+    g, ids = generator(1), torch.randint(2048, (2, 64), generator=generator(2))
+
+    def scores() -> torch.Tensor:
+        """Of normed queries and keys of random directions, in each layer: [layers * 64 * 64]."""
+        out = []
+        for block in model.layers:
+            q, k = (norm(torch.randn(64, block.self_attn.width, generator=g)) for norm in (block.self_attn.q_norm, block.self_attn.k_norm))
+            out.append((q @ k.T).flatten())
+        return torch.cat(out).detach()
+
+    sharp, before = scores().std(), model.logits(model.encode_hidden(ids)[0]).detach()
+    assert flatten_scores(model) is model
+    assert 4 < sharp < 9 and 0.9 < scores().std() < 1.1  # sqrt(32) or sqrt(64), against 1
+    assert not torch.equal(before, model.logits(model.encode_hidden(ids)[0]))

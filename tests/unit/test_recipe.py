@@ -84,6 +84,19 @@ def test_machines_are_told_once_and_in_order():
         f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; then from step 2,000 on {words}")
 
 
+def test_a_recipe_may_start_with_flat_attention(tiny_recipe):
+    plan = json.loads(tiny_recipe.read_text(encoding="utf-8"))
+    ones = {n: p for n, p in recipes.Recipe(tiny_recipe).new_model().named_parameters()}
+    tiny_recipe.write_text(json.dumps(plan | {"flat_attention": True}), encoding="utf-8")
+    flat = {n: p for n, p in recipes.Recipe(tiny_recipe).new_model().named_parameters()}
+    for name, weight in flat.items():  # the norms of queries and keys change, nothing else
+        changed = name.endswith(("q_norm.weight", "k_norm.weight"))
+        assert torch.equal(weight, ones[name] * len(weight) ** -0.25 if changed else ones[name]), name
+    tiny_recipe.write_text(json.dumps(plan | {"flat_attention": "yes"}), encoding="utf-8")
+    with pytest.raises(ValueError, match="flat_attention: got 'yes', takes true or false"):
+        recipes.Recipe(tiny_recipe)
+
+
 def test_the_larger_recipe_is_one_that_can_be_trained():
     it = recipes.Recipe(SHIPPED.parent / "python-base" / "recipe.json")
     size = sum(p.numel() for p in DiffusionGemma(it.config, device="meta").parameters())
