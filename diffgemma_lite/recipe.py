@@ -74,7 +74,11 @@ class Recipe:
         if self.kind == "templates":
             from .data import templates
 
-            return templates.records(split, data["records"] if split == "train" else HELD_OUT_EXAMPLES)
+            if split != "train":
+                return templates.records(split, HELD_OUT_EXAMPLES)
+            shares = data.get("shares", dict.fromkeys(templates.FAMILIES, 1))
+            count = {family: int(data["records"] * share / sum(shares.values())) for family, share in shares.items()}
+            return [record for family in shares for record in templates.records(split, count[family], families=(family,))]
         raise ValueError(f"data: {self.path} names kind {self.kind!r}, takes 'python' or 'templates'")
 
 

@@ -34,6 +34,7 @@ NAMES = ("ash", "bay", "cod", "dew", "elm", "fig", "gem", "hen", "ivy", "jar", "
 CLASSES = ("Box", "Car", "Day", "Fox", "Hat", "Job", "Log", "Pet")
 TYPES = ("int", "str")
 LABELS = "abcde"  # of the operations of a sum
+LARGEST_STEP = 3  # of an amount that is added or taken away
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ class Record:
 
 
 def _walk(rng: random.Random, steps: int) -> list[int]:
-    """A random start and the values after each step, all of one digit; no step is 0."""
+    """A random start and the values after each step, all of one digit; no step is 0, none is larger than LARGEST_STEP."""
     values = [rng.randint(0, 9)]
     for _ in range(steps):
-        values.append(rng.choice([value for value in range(10) if value != values[-1]]))
+        values.append(rng.choice([value for value in range(10) if 0 < abs(value - values[-1]) <= LARGEST_STEP]))
     return values
 
 

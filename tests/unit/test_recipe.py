@@ -12,6 +12,7 @@ from diffgemma_lite import DiffusionGemma, SamplerConfig, generate
 from diffgemma_lite import recipe as recipes
 from diffgemma_lite.data import python_corpus
 from diffgemma_lite.data.python_corpus import Example
+from diffgemma_lite.data.templates import FAMILIES
 from diffgemma_lite.evaluate import evaluate, mean_and_interval
 from diffgemma_lite.evaluate_text import TextPlan
 from diffgemma_lite.model_card import where_trained
@@ -95,6 +96,27 @@ def test_a_recipe_may_start_with_flat_attention(tiny_recipe):
     tiny_recipe.write_text(json.dumps(plan | {"flat_attention": "yes"}), encoding="utf-8")
     with pytest.raises(ValueError, match="flat_attention: got 'yes', takes true or false"):
         recipes.Recipe(tiny_recipe)
+
+
+def test_a_recipe_says_how_much_of_each_family_of_records(tmp_path):
+    folder = SHIPPED.parent / "templates-small"
+    plan = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    plan |= {"tokenizer": os.path.relpath(folder, tmp_path), "data": plan["data"] | {"records": 60}}
+
+    def counts() -> list[int]:
+        (tmp_path / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
+        it = recipes.Recipe(tmp_path / "recipe.json")
+        assert len(it.examples("train")) == 60 and len(it.examples("validation")) == recipes.HELD_OUT_EXAMPLES
+        drawn = [record.family for record in it._pairs("train", it.plan["data"])]
+        return [drawn.count(family) for family in FAMILIES]
+
+    plan["data"]["shares"] = {"json": 3, "class": 2, "sql": 0.5, "sum": 0.5}
+    assert counts() == [30, 20, 5, 5]
+    del plan["data"]["shares"]
+    assert counts() == [15] * 4
+    plan["data"]["shares"] = {"json": 1, "xml": 1}
+    with pytest.raises(ValueError, match="families: got \\('xml',\\), takes some of json"):
+        counts()
 
 
 def test_the_larger_recipe_is_one_that_can_be_trained():
