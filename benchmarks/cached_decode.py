@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from compare import Ratio, in_turns, parsed, say
 
-from diffgemma_lite.measure_steps import LAPTOP, random_model
+from diffgemma_lite.measure.steps import LAPTOP, random_model
 
 
 def main(arguments: list[str] | None = None) -> Ratio:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from compare import Ratio, in_turns, parsed, say
 
 from diffgemma_lite.measure import MODELS
-from diffgemma_lite.measure_steps import random_model, step_work
+from diffgemma_lite.measure.steps import random_model, step_work
 
 
 def main(arguments: list[str] | None = None) -> list[Ratio]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from diffgemma_lite.measure_device import synchronize
-from diffgemma_lite.measure_provenance import default_device, describe
+from diffgemma_lite.measure.device import synchronize
+from diffgemma_lite.measure.provenance import default_device, describe
 
 Work = Callable[[], Any]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from compare import Ratio, in_turns, parsed, say
 
-from diffgemma_lite.measure_steps import LAPTOP
+from diffgemma_lite.measure.steps import LAPTOP
 from diffgemma_lite.moe import Experts, Router
 
 

@@ -9,7 +9,7 @@ import torch
 from compare import Ratio, in_turns, parsed, say
 
 from diffgemma_lite import Config
-from diffgemma_lite.measure_steps import random_model
+from diffgemma_lite.measure.steps import random_model
 from diffgemma_lite.nvfp4 import calibrate, quantize_model, round_model, stored_bytes
 
 

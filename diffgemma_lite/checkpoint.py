@@ -91,7 +91,7 @@ def _place(model, name: str, stored: str, tensor: Tensor, dtype, again: bool, pr
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
     if not tensor.is_floating_point():
-        problems.append(f"{stored} is {tensor.dtype}, not a floating-point weight (a quantised checkpoint needs nvfp4.py)")
+        problems.append(f"{stored} is {tensor.dtype}, not a floating-point weight (a quantised checkpoint needs diffgemma_lite.nvfp4)")
         return
     if not _is_finite(tensor):
         problems.append(f"{stored} holds NaN or infinity")

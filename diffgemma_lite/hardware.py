@@ -2,7 +2,7 @@
 
 Against the number in an advertisement: data sheets like to print the peak for 2:4 sparse weights, which is twice the dense
 one, or that of another dtype. Every peak here is dense and belongs to its dtype, and every figure says where it is from. A
-figure that was not found is left out, and asking for it is an error: measure it (measure.py). Walked through in notebook 01.
+figure that was not found is left out, and asking for it is an error: measure it (measure/). Walked through in notebook 01.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from torch import Tensor
 from .checks import check_integer
 from .loss import example_generator, lay_out
 from .noise import Generators, corrupt, posterior, rand_rows
-from .toy_world import World
+from .toy.world import World
 
 STEPS, DRAWS = 256, 4
 Denoiser = Callable[[Tensor, Tensor], Tensor]  # canvas [B, C], its noise level [B] -> p(x_0 | x_t) [B, C, V]

@@ -10,7 +10,7 @@ from .train import TrainConfig
 
 
 def where_trained(starts: list[dict]) -> str:
-    """One line for each machine and set of versions that the run was started on, in order. What is not recorded is not said."""
+    """One line for each machine and set of versions that the run was started on. What is not recorded is not said."""
 
     def named(start: dict) -> str:
         machine = f" ({start['machine']})" if "machine" in start else ""
@@ -60,18 +60,20 @@ def text_section(text: dict) -> str:
     first = next(iter(text["canvases"].values()))["parse"]["n"]
     return f"""## Holes, bodies and bits ({text['split']} split, Python {text['python']}), 95% intervals
 
-Made by `python -m diffgemma_lite.evaluate_text`, seed {plan['seed']}, {text['cpu_seconds'] / 60:.0f} core minutes. The autoregressive
-mode is the encoder side of these same weights, trained jointly; it is not a separate model of the same size.
+Made by `python -m diffgemma_lite.evaluate_text`, seed {plan['seed']}, {text['cpu_seconds'] / 60:.0f} core minutes. The
+autoregressive mode is the encoder side of these same weights, trained jointly; it is not a separate model of the same size.
 
 **Holes in code, all their tokens right.** Diffusion knows both sides of the canvas (and so where it ends) and may take
-{plan['hole_steps']} steps; the autoregressive mode, greedy, sees what stands to the left. The same holes, and the paired difference.
+{plan['hole_steps']} steps; the autoregressive mode, greedy, sees what stands to the left. The same holes, and the paired
+difference.
 
 | tokens | n | diffusion | autoregressive | difference |
 |---|---|---|---|---|
 {holes}
 
-**Bodies for {first} signatures**, one canvas each: does signature and body parse? A body that is empty does, so both counts are
-given. True bodies are cut to one canvas as well. Stutter: tokens equal to the one before, and runs of four that stood there already.
+**Bodies for {first} signatures**, one canvas each: does signature and body parse? A body that is empty does, so both counts
+are given. True bodies are cut to one canvas as well. Stutter: tokens equal to the one before, and runs of four that stood
+there already.
 
 | | parse | empty | parse, of those not empty | tokens | same token twice | run repeated |
 |---|---|---|---|---|---|---|
@@ -86,7 +88,8 @@ given. True bodies are cut to one canvas as well. Stutter: tokens equal to the o
 | difference, paired | {shown(bits['difference'])} |
 | denoising loss of the same canvases, per position | {shown(bits['denoising_loss'])} |
 
-The last line is no likelihood: most of what it asks stands in the noisy canvas already, and it lacks the weights of the bound.
+The last line is no likelihood: most of what it asks stands in the noisy canvas already, and it lacks the weights of the
+bound.
 """
 
 
@@ -106,16 +109,19 @@ useful programmer.
   {config.hidden_size}, {config.num_experts} experts of which {config.top_k_experts} work for each token, canvas
   {config.canvas_length}, vocabulary {config.vocab_size:,}.
 - **Data**: the source and docstrings of Python's own standard library, as installed with Python {starts[0]['python']}
-  (Python Software Foundation License); {data['examples']:,} training examples (BLAKE2b of their ids {data['blake2b']}). Held-out
-  modules, not held-out lines: see `diffgemma_lite/data/python_corpus.py`. The example counts differ with the Python version.
+  (Python Software Foundation License); {data['examples']:,} training examples (BLAKE2b of their ids {data['blake2b']}).
+  Held-out modules, not held-out lines: see `diffgemma_lite/data/python_corpus.py`. The example counts
+  differ with the Python version.
 - **Recipe**: `recipe.json`, {last['step']:,} steps of {training.batch_size} canvases; {last['seconds'] / 60:.0f} minutes,
-  {training.precision}{", compiled" if training.compile else ""}. {start_of_training(flat_attention)} Log: `log.jsonl`. Seed {training.seed}.
+  {training.precision}{", compiled" if training.compile else ""}. {start_of_training(flat_attention)}
+  Log: `log.jsonl`. Seed {training.seed}.
 - **Trained on**: {where_trained(starts)}
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`
 
 ## Held-out modules (validation split, Python {scores['python']}), 95% intervals
 
-Last training losses (nats, mean of {training.log_every} steps): denoising {last['denoising']:.3f}, encoder {last['encoder']:.3f}.
+Last training losses (nats, mean of {training.log_every} steps): denoising {last['denoising']:.3f},
+encoder {last['encoder']:.3f}.
 
 | | nats per token |
 |---|---|
@@ -126,7 +132,8 @@ Last training losses (nats, mean of {training.log_every} steps): denoising {last
 |---|---|
 {levels}
 
-The denoising loss is not a likelihood: it averages over corrupted and clean positions alike, without the weights a bound needs.
+The denoising loss is not a likelihood: it averages over corrupted and clean positions alike, without the weights a bound
+needs.
 
 {text_section(scores['text']) + chr(10) if 'text' in scores else ''}## Canvases
 

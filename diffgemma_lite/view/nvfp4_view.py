@@ -11,7 +11,7 @@ import html
 
 import numpy as np
 
-from ..nvfp4_codes import E2M1
+from ..nvfp4.codes import E2M1
 from .host import OutputView, progressive_html
 from .nvfp4_record import BlockFrame, BlockRecord
 from .static import RAMP, SHADES, palette, png, visible_title

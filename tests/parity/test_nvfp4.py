@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from diffgemma_lite.nvfp4 import quantize
-from diffgemma_lite.nvfp4_formats import mxfp4
+from diffgemma_lite.nvfp4.formats import mxfp4
 
 ROWS, WIDTH, BLOCK = 4, 64, 16
 SEEDS = range(32)  # of ten families in two dtypes; with the midpoints more than 1,000 tensors

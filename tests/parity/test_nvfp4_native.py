@@ -10,9 +10,9 @@ from tiny import generator, refused
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from diffgemma_lite import nvfp4_native
 from diffgemma_lite.nvfp4 import NVFP4Linear, NVFP4Tensor, quantize
-from diffgemma_lite.nvfp4_native import has_native_nvfp4, native_linear, scaled_product, tiled
+from diffgemma_lite.nvfp4 import native as module
+from diffgemma_lite.nvfp4.native import has_native_nvfp4, native_linear, scaled_product, tiled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -72,7 +72,7 @@ def emulated(a, b, scale_a, scale_b, *, out_dtype):
 def test_what_is_around_the_product_agrees_with_the_simulation(monkeypatch):
     """Tiles, tensor scales, shapes and dtype, with the product itself in plain float64."""
     monkeypatch.setattr(torch, "_scaled_mm", emulated)
-    monkeypatch.setattr(nvfp4_native, "has_native_nvfp4", lambda device: True)
+    monkeypatch.setattr(module, "has_native_nvfp4", lambda device: True)
     layer, x = nn.Linear(96, 144, bias=False), torch.randn(3, 50, 96, generator=generator(1))
     scale = x.abs().max() / (6 * 448)
     simulated = NVFP4Linear.from_linear(layer, scale)(x)

@@ -11,16 +11,17 @@ import pytest
 import torch
 from tiny import C, V, generator, random_ids, refused, tiny
 
-from diffgemma_lite import SamplerConfig, distill_run
+from diffgemma_lite import SamplerConfig
 from diffgemma_lite.data.python_corpus import Example
 from diffgemma_lite.data.sudoku import Puzzle
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
 from diffgemma_lite.data.templates import records, template_tokenizer
 from diffgemma_lite.data.tokenizer import Tokenizer
+from diffgemma_lite.distill import run as recipe_run
 from diffgemma_lite.distill import (Answers, Distillation, Questions, answers, ask_teacher, body_questions, distill,
                                     record_questions, state_of_few_steps, step_curve, sudoku_questions, targets, variety)
 from diffgemma_lite.generation import generate
-from diffgemma_lite.sudoku_task import Layout
+from diffgemma_lite.sudoku.task import Layout
 
 SAMPLER = SamplerConfig(max_denoising_steps=4, entropy_bound=4.0, confidence_threshold=None, draw="cdf")
 P = 6
@@ -168,14 +169,14 @@ def made_scores(steps: float, right: float) -> dict:
 
 
 def test_words_come_from_the_numbers():
-    said = " ".join(distill_run.words(made_scores(4.0, 0.9)))
+    said = " ".join(recipe_run.words(made_scores(4.0, 0.9)))
     assert "fall 2.50 times" in said and "+10.0%" in said and "is reached" in said and "differs by -70.0%" in said
     assert "10.00 steps before is reached or passed at a limit of 1 after it (90.0% [80.0%, 100.0%]), 10.00 times fewer" in said
-    worse = " ".join(distill_run.words(made_scores(4.0, 0.7)))
+    worse = " ".join(recipe_run.words(made_scores(4.0, 0.7)))
     assert "is not reached" in worse and "reached at none of the limits" in worse
-    assert "is not reached" in " ".join(distill_run.words(made_scores(5.0, 0.9)))
-    assert distill_run.worth_keeping(made_scores(4.0, 0.75)) and not distill_run.worth_keeping(made_scores(4.0, 0.6))
-    assert not distill_run.worth_keeping(made_scores(11.0, 0.9))
+    assert "is not reached" in " ".join(recipe_run.words(made_scores(5.0, 0.9)))
+    assert recipe_run.worth_keeping(made_scores(4.0, 0.75)) and not recipe_run.worth_keeping(made_scores(4.0, 0.6))
+    assert not recipe_run.worth_keeping(made_scores(11.0, 0.9))
 
 
 def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
@@ -187,19 +188,19 @@ def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
     recipe = {"task": "records", "base": "base", "questions": P, "tests": P, "limits": [1, 4], "max_prompt": 5,
               "distil": {"steps": 2, "batch_size": 2}}  # fmt: skip
     (folder / "recipe.json").write_text(json.dumps(recipe))
-    monkeypatch.setattr(distill_run, "questions", lambda *_: (asked(), asked()))
-    monkeypatch.setattr(distill_run, "worth_keeping", lambda scores: True)
-    scores = distill_run.run(folder / "recipe.json", tmp_path / "out")
-    assert [s for s in scores if s in distill_run.STAGES] == list(distill_run.STAGES)
+    monkeypatch.setattr(recipe_run, "questions", lambda *_: (asked(), asked()))
+    monkeypatch.setattr(recipe_run, "worth_keeping", lambda scores: True)
+    scores = recipe_run.run(folder / "recipe.json", tmp_path / "out")
+    assert [s for s in scores if s in recipe_run.STAGES] == list(recipe_run.STAGES)
     card = (folder / "README.md").read_text()
     assert all(sentence in card for sentence in scores["words"]) and (folder / "model.safetensors").exists()
     stamp = (folder / "scores.json").read_text()
-    monkeypatch.setattr(distill_run, "distill", None)  # nothing is run twice
-    distill_run.run(folder / "recipe.json", tmp_path / "out")
+    monkeypatch.setattr(recipe_run, "distill", None)  # nothing is run twice
+    recipe_run.run(folder / "recipe.json", tmp_path / "out")
     assert (folder / "scores.json").read_text() == stamp
     tiny(seed=1).save_pretrained(base)
     with refused("recipe", "other weights"):
-        distill_run.run(folder / "recipe.json", tmp_path / "out")
+        recipe_run.run(folder / "recipe.json", tmp_path / "out")
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -210,4 +211,4 @@ def test_refused():
     with refused("learning_rate", "0", "above 0"):
         Distillation(learning_rate=0)
     with refused("task", "'poems'", "records"):
-        distill_run.questions({"task": "poems", "questions": 1, "tests": 1}, None, None)
+        recipe_run.questions({"task": "poems", "questions": 1, "tests": 1}, None, None)

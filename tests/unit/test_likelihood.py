@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from diffgemma_lite.likelihood import bound, model_denoiser, ratio, step_cost, text_likelihood, toy_bound, world_denoiser
-from diffgemma_lite.toy_world import World, chain, entropy, phrases
+from diffgemma_lite.toy.world import World, chain, entropy, phrases
 
 from .tiny import C, V, Example, generator, random_ids, refused, tiny
 

@@ -12,7 +12,7 @@ from tiny import C, V, Example, exact, generator, random_ids, refused, tiny
 from diffgemma_lite import DiffusionGemma
 from diffgemma_lite.lora import LINEARS, add_lora, load_lora, lora_parameters, merge, remove_lora, save_lora, unmerge
 from diffgemma_lite.loss import collate, total_loss
-from diffgemma_lite.nvfp4_model import PARTS, matrices
+from diffgemma_lite.nvfp4.model import PARTS, matrices
 from diffgemma_lite.train import TrainConfig, make_optimizer, train
 
 PROMPT, CANVAS = random_ids(2, 9), random_ids(2, C, seed=1)

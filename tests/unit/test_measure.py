@@ -13,15 +13,16 @@ import pytest
 import torch
 from tiny import B, C, generator, random_ids, refused, sampler, tiny
 
-from diffgemma_lite import Config, DiffusionGemma, generate, generate_autoregressive, measure
+from diffgemma_lite import Config, DiffusionGemma, generate, generate_autoregressive
 from diffgemma_lite.cost import active_parameters, by_part, parameters, step_cost
-from diffgemma_lite.measure import MODELS, SECTIONS, main, record
-from diffgemma_lite.measure_answers import answer
-from diffgemma_lite.measure_device import beyond_cache, cache_bytes, high_water, matmul_peak, moving, timed
-from diffgemma_lite.measure_provenance import ROOT, describe, file_name, run_provenance
-from diffgemma_lite.measure_replay import report, step_rows, table
-from diffgemma_lite.measure_steps import LAPTOP, breakdown, dense_twin, measure_step, random_model, step_work
-from diffgemma_lite.recording import Recording
+from diffgemma_lite.measure import MODELS, SECTIONS, __main__, record, sections
+from diffgemma_lite.measure.__main__ import main
+from diffgemma_lite.measure.answers import answer
+from diffgemma_lite.measure.device import beyond_cache, cache_bytes, high_water, matmul_peak, moving, timed
+from diffgemma_lite.measure.provenance import ROOT, describe, file_name, run_provenance
+from diffgemma_lite.measure.recording import Recording
+from diffgemma_lite.measure.replay import report, step_rows, table
+from diffgemma_lite.measure.steps import LAPTOP, breakdown, dense_twin, measure_step, random_model, step_work
 
 CPU = torch.device("cpu")
 QUIET = dict(device="cpu", say=lambda _: None)
@@ -193,11 +194,11 @@ def test_what_cannot_be_recorded_is_refused(tmp_path):
 
 
 def test_every_section_is_tried_on_a_tiny_model(monkeypatch):
-    monkeypatch.setattr(measure, "MODELS", {"tiny": Config.preset("tiny")})
-    monkeypatch.setattr(measure, "beyond_cache", lambda _device: 2**20)
-    some = {"steps": measure.step_points(CPU, 0.0, ("tiny",), (1, C), (1, 2), least=2)}
+    monkeypatch.setattr(sections, "MODELS", {"tiny": Config.preset("tiny")})
+    monkeypatch.setattr(sections, "beyond_cache", lambda _device: 2**20)
+    some = {"steps": sections.step_points(CPU, 0.0, ("tiny",), (1, C), (1, 2), least=2)}
     some["peak"] = iter([({"dtype": "float32", "n": 16}, lambda: matmul_peak("float32", 16, CPU, seconds=0.0))])
-    some["breakdown"] = iter(list(measure.breakdown_points(CPU, 0.0))[:2])
+    some["breakdown"] = iter(list(sections.breakdown_points(CPU, 0.0))[:2])
     some["answers"] = iter([])  # the shipped model's own test is above: this only names it
     made = record(seconds=0.0, points=some, **QUIET)
     assert not [p for s in made.sections.values() for p in s["points"] if "failed" in p["result"]]
@@ -212,11 +213,12 @@ def test_every_section_is_tried_on_a_tiny_model(monkeypatch):
 
 
 def test_a_recording_is_shown_from_its_file_alone(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure, "MODELS", {"tiny": Config.preset("tiny")})
+    for module in (sections, __main__):
+        monkeypatch.setattr(module, "MODELS", {"tiny": Config.preset("tiny")})
     peak = [({"dtype": "float32", "n": 16}, lambda: matmul_peak("float32", 16, CPU, seconds=0.0))]
-    monkeypatch.setitem(SECTIONS, "steps", ("s", lambda d, s: measure.step_points(d, 0.0, ("tiny",), (C,), (1,), least=2)))
+    monkeypatch.setitem(SECTIONS, "steps", ("s", lambda d, s: sections.step_points(d, 0.0, ("tiny",), (C,), (1,), least=2)))
     monkeypatch.setitem(SECTIONS, "peak", ("p", lambda d, s: iter(peak)))
-    monkeypatch.setattr(measure, "beyond_cache", lambda _device: 2**20)
+    monkeypatch.setattr(sections, "beyond_cache", lambda _device: 2**20)
     out = tmp_path / "toy.json"
     names = ["bandwidth", "peak", "steps"]
     chosen = [word for name in names for word in ("--section", name)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diffgemma_lite import Config
-from diffgemma_lite.measure_provenance import ROOT
+from diffgemma_lite.measure.provenance import ROOT
 from diffgemma_lite.sampler import draw_tokens
 
 FOLDER = ROOT / "benchmarks"

@@ -10,8 +10,8 @@ from diffgemma_lite import Config
 from diffgemma_lite.cost import PRECISIONS, floor, parameters, step_cost
 from diffgemma_lite.hardware import Hardware, Sourced
 from diffgemma_lite.measure import record
-from diffgemma_lite.measure_large import against_floor, derived_rates, enough_memory, points, reference_model, reference_work
-from diffgemma_lite.measure_replay import report
+from diffgemma_lite.measure.large import against_floor, derived_rates, enough_memory, points, reference_model, reference_work
+from diffgemma_lite.measure.replay import report
 
 CPU, TINY = torch.device("cpu"), Config.preset("tiny")
 GPU = Hardware("toy GPU", Sourced(1e9, "made up"), {"bf16": Sourced(1e12, "made up")})

@@ -9,8 +9,8 @@ import torch
 from tiny import generator, refused
 
 from diffgemma_lite.nvfp4 import FORMATS, dequantize, quantize, round_trip, snr_db
-from diffgemma_lite.nvfp4_codes import E2M1, MIDPOINTS, decode, decode_packed, pack, round_to_codes, unpack
-from diffgemma_lite.nvfp4_formats import mxfp4
+from diffgemma_lite.nvfp4.codes import E2M1, MIDPOINTS, decode, decode_packed, pack, round_to_codes, unpack
+from diffgemma_lite.nvfp4.formats import mxfp4
 
 EVERY_CODE = torch.arange(16, dtype=torch.uint8)
 

@@ -12,7 +12,7 @@ from tiny import refused, tiny
 
 from diffgemma_lite import DiffusionGemma
 from diffgemma_lite.nvfp4 import calibrate, load_quantized, quantize_model, save_quantized
-from diffgemma_lite.nvfp4_layers import PackedWeight
+from diffgemma_lite.nvfp4.layers import PackedWeight
 
 PARTS = ("experts", "dense_mlp")
 KINDS = [("modelopt", False), ("compressed-tensors", False), ("compressed-tensors", True)]

@@ -13,8 +13,8 @@ from torch import nn
 from diffgemma_lite import SamplerConfig, generate
 from diffgemma_lite.cost import parameters
 from diffgemma_lite.nvfp4 import PARTS, NVFP4Linear, calibrate, quantize, quantize_model, round_model, stored_bytes
-from diffgemma_lite.nvfp4_layers import PACKED, NVFP4Experts, rounded_input
-from diffgemma_lite.nvfp4_model import matrices
+from diffgemma_lite.nvfp4.layers import PACKED, NVFP4Experts, rounded_input
+from diffgemma_lite.nvfp4.model import matrices
 
 PUBLIC = ("experts", "dense_mlp")
 

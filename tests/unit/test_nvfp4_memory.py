@@ -9,8 +9,8 @@ from tiny import refused, tiny
 from diffgemma_lite import Config
 from diffgemma_lite.cost import parameters
 from diffgemma_lite.nvfp4 import PARTS, calibrate, quantize_model
-from diffgemma_lite.nvfp4_layers import PackedWeight
-from diffgemma_lite.nvfp4_memory import (
+from diffgemma_lite.nvfp4.layers import PackedWeight
+from diffgemma_lite.nvfp4.memory import (
     CARDS, STORAGE, VISION, cache_bytes, checkpoint_bytes, matrix_shapes, room, step_bytes,
 )  # fmt: skip
 

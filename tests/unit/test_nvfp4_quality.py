@@ -10,7 +10,7 @@ from tiny import Example, random_ids, refused, sampler, tiny
 
 from diffgemma_lite import generate
 from diffgemma_lite.evaluate import evaluate
-from diffgemma_lite.nvfp4_quality import CASES, Case, canvas_scores, canvas_steps, quality
+from diffgemma_lite.nvfp4.quality import CASES, Case, canvas_scores, canvas_steps, quality
 
 FEW = (Case("experts"), Case("everything"), Case("everything", "fp8"), Case("dense_mlp", inputs=True))
 

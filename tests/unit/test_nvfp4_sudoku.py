@@ -10,10 +10,10 @@ from tiny import refused
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.sudoku_splits import puzzles
-from diffgemma_lite.nvfp4_quality import Case
-from diffgemma_lite.nvfp4_sudoku import WEIGHTS_ONLY, solving
-from diffgemma_lite.sudoku_eval import attempt, score
-from diffgemma_lite.sudoku_train import read_recipe
+from diffgemma_lite.nvfp4.quality import Case
+from diffgemma_lite.nvfp4.sudoku import WEIGHTS_ONLY, solving
+from diffgemma_lite.sudoku.evaluate import attempt, score
+from diffgemma_lite.sudoku.train import read_recipe
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "checkpoints" / "sudoku-small"

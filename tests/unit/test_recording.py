@@ -9,8 +9,8 @@ import re
 import pytest
 from tiny import refused
 
-from diffgemma_lite.measure_provenance import ROOT
-from diffgemma_lite.recording import DEVICE, FORMAT, PROVENANCE, TIMING, Recording, recordings, validate
+from diffgemma_lite.measure.provenance import ROOT
+from diffgemma_lite.measure.recording import DEVICE, FORMAT, PROVENANCE, TIMING, Recording, recordings, validate
 
 TIME = dict(median=2.0, low=1.5, high=2.5, least=1.0, repeats=7)
 

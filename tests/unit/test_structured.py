@@ -6,9 +6,11 @@ import pytest
 import torch
 from tiny import exact, tiny
 
-from diffgemma_lite import DiffusionGemma, SamplerConfig, planted, recipe, structured, structured_finish
+from diffgemma_lite import DiffusionGemma, SamplerConfig, recipe
 from diffgemma_lite.data.template_checks import check
 from diffgemma_lite.data.templates import records, template_tokenizer
+from diffgemma_lite.structured import finish, planted
+from diffgemma_lite.structured import scores as structured
 
 VOCABULARY = template_tokenizer().vocab_size
 STEPS = SamplerConfig(max_denoising_steps=4, draw="cdf")
@@ -152,16 +154,16 @@ def test_train_finish_and_score_again(tokenizer, tmp_path, monkeypatch, capsys):
     (folder / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
     monkeypatch.setattr(recipe, "HELD_OUT_EXAMPLES", 8)
     monkeypatch.setattr(structured, "FAMILIES", ("sum",))
-    monkeypatch.setattr(structured_finish, "FAMILIES", ("sum",))
+    monkeypatch.setattr(finish, "FAMILIES", ("sum",))
     recipe.main(["train", str(folder / "recipe.json"), str(tmp_path / "run")])
-    structured_finish.main([str(folder / "recipe.json"), str(tmp_path / "run"), "--records", "1", "--trials", "2"])
+    finish.main([str(folder / "recipe.json"), str(tmp_path / "run"), "--records", "1", "--trials", "2"])
     first, text = (folder / "scores.json").read_text(encoding="utf-8"), (folder / "README.md").read_text(encoding="utf-8")
     scores = json.loads(first)
     assert set(scores["structured"]["families"]) == {"sum"} and scores["held_out"]["denoising"]["n"] == 8
     both = scores["structured"]["all"]["diffusion"]
     assert both["valid"]["n"] == 1 and both["valid"]["share"] == 0 and both["passes"] == 3
     assert "16 records" in text and "2 steps of 4 canvases" in text and "planned" not in text and "| sum | 1 |" in text
-    structured_finish.main([str(folder / "recipe.json"), "--records", "1", "--trials", "2"])
+    finish.main([str(folder / "recipe.json"), "--records", "1", "--trials", "2"])
     assert json.loads((folder / "scores.json").read_text(encoding="utf-8")) == scores
     with pytest.raises(ValueError, match="data: .* names kind 'xml'"):
         (folder / "recipe.json").write_text(json.dumps(plan | {"data": plan["data"] | {"kind": "xml"}}), encoding="utf-8")

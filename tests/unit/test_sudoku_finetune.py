@@ -14,11 +14,11 @@ from diffgemma_lite import Config, DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
 from diffgemma_lite.data.tokenizer import Tokenizer
 from diffgemma_lite.lora import load_lora, lora_parameters
-from diffgemma_lite.sudoku_eval import attempt, score
-from diffgemma_lite.sudoku_finetune import (finetune, named_weights, point_name, renumbered, run_point, start_point, sudoku_base,
+from diffgemma_lite.sudoku.evaluate import attempt, score
+from diffgemma_lite.sudoku.finetune import (finetune, named_weights, point_name, renumbered, run_point, start_point, sudoku_base,
                                             token_order, wide_layout, words)
-from diffgemma_lite.sudoku_siblings import small_tests
-from diffgemma_lite.sudoku_task import FIRST
+from diffgemma_lite.sudoku.siblings import small_tests
+from diffgemma_lite.sudoku.task import FIRST
 
 FOLDER = Path(__file__).parents[2] / "assets/checkpoints/python-small"
 LAYOUT = wide_layout("legend", 4, 2048)
@@ -99,7 +99,7 @@ def test_a_point_resumes_and_says_what_it_is(point, tmp_path):
 
 
 def test_a_recipe_is_written_after_each_point_and_goes_on(tmp_path, monkeypatch):
-    from diffgemma_lite import sudoku_finetune
+    from diffgemma_lite.sudoku import finetune as module
 
     (tmp_path / "base").symlink_to(FOLDER, target_is_directory=True)
     path = tmp_path / "story" / "recipe.json"
@@ -116,7 +116,7 @@ def test_a_recipe_is_written_after_each_point_and_goes_on(tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return made_up(point["kind"], 0.5, 7.0, point.get("rank"))
 
-    monkeypatch.setattr(sudoku_finetune, "run_point", fake)
+    monkeypatch.setattr(module, "run_point", fake)
     with pytest.raises(KeyboardInterrupt):
         finetune(path, tmp_path / "out")
     assert list(json.loads((path.parent / "scores.json").read_text())["points"]) == ["full"]

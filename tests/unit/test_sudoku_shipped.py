@@ -12,8 +12,8 @@ from transformers import DiffusionGemmaForBlockDiffusion
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.sudoku import BANDS
 from diffgemma_lite.data.sudoku_splits import puzzles
-from diffgemma_lite.sudoku_eval import attempt, score
-from diffgemma_lite.sudoku_train import read_recipe
+from diffgemma_lite.sudoku.evaluate import attempt, score
+from diffgemma_lite.sudoku.train import read_recipe
 
 FOLDER = Path(__file__).parents[2] / "assets" / "checkpoints" / "sudoku-small"
 

@@ -7,12 +7,13 @@ import json
 import pytest
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig
-from diffgemma_lite import sudoku_finish as finishing
 from diffgemma_lite.data.sudoku import BANDS, solve
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles, split_of
-from diffgemma_lite.sudoku_siblings import compare, compare_layouts, small_tests
-from diffgemma_lite.sudoku_task import Layout
-from diffgemma_lite.sudoku_train import SIBLINGS, SudokuTraining, new_model, read_recipe, stack_puzzles, train_sudoku
+from diffgemma_lite.sudoku import finish as finishing
+from diffgemma_lite.sudoku.batches import SIBLINGS, SudokuTraining, stack_puzzles
+from diffgemma_lite.sudoku.siblings import compare, compare_layouts, small_tests
+from diffgemma_lite.sudoku.task import Layout
+from diffgemma_lite.sudoku.train import new_model, read_recipe, train_sudoku
 from diffgemma_lite.teach.sudoku import board
 
 from .tiny import refused

@@ -11,11 +11,10 @@ import torch
 from diffgemma_lite import DiffusionGemma
 from diffgemma_lite.data.sudoku import solve
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
-from diffgemma_lite.sudoku_eval import SAMPLER, Attempt, attempt, counting, score, share
-from diffgemma_lite.sudoku_task import FIRST, LAYOUTS, MASK, Layout
-from diffgemma_lite.sudoku_train import (
-    SudokuTraining, draw_batch, new_model, stack_puzzles, sudoku_loss, train_sudoku,
-)  # fmt: skip
+from diffgemma_lite.sudoku.batches import SudokuTraining, draw_batch, stack_puzzles
+from diffgemma_lite.sudoku.evaluate import SAMPLER, Attempt, attempt, counting, score, share
+from diffgemma_lite.sudoku.task import FIRST, LAYOUTS, MASK, Layout
+from diffgemma_lite.sudoku.train import new_model, sudoku_loss, train_sudoku
 
 from .tiny import refused
 

@@ -6,7 +6,7 @@ import pytest
 
 from diffgemma_lite.data.template_checks import check
 from diffgemma_lite.data.templates import FAMILIES, NAMES, SPLITS, records, split_of, template_tokenizer
-from diffgemma_lite.structured import MAX_PROMPT
+from diffgemma_lite.structured.scores import MAX_PROMPT
 
 JSON = ('{"count":2,"open":4,"total":7,"last":"elm",'
         '"rows":[{"of":"ash","add":5,"sum":9},{"of":"elm","add":-2,"sum":7}]}')  # fmt: skip

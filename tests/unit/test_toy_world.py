@@ -11,8 +11,8 @@ from tiny import generator, refused
 
 from diffgemma_lite import SamplerConfig
 from diffgemma_lite.sampler import accept, token_entropy
-from diffgemma_lite.toy_sampler import PROCESSES, exact, measured_distance, sample
-from diffgemma_lite.toy_world import World, chain, distance, entropy, independent, one_step, phrases, total_correlation
+from diffgemma_lite.toy.sampler import PROCESSES, exact, measured_distance, sample
+from diffgemma_lite.toy.world import World, chain, distance, entropy, independent, one_step, phrases, total_correlation
 
 
 def doubles(noise_words: int = 2) -> World:

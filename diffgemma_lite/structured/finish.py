@@ -1,0 +1,185 @@
+"""From a trained run on records to a shipped checkpoint: scores, weights, log and card. Notebook 08.
+
+    python -m diffgemma_lite.recipe train assets/checkpoints/templates-small/recipe.json runs/templates     # resumes
+    python -m diffgemma_lite.structured.finish assets/checkpoints/templates-small/recipe.json runs/templates
+    python -m diffgemma_lite.structured.finish assets/checkpoints/templates-small/recipe.json               # scores, card
+
+The sampler's settings stand in the recipe; the scores are of the test split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import platform
+import shutil
+from pathlib import Path
+
+import torch
+
+from ..data.templates import FAMILIES, HELD_OUT
+from ..evaluate import evaluate
+from ..model import DiffusionGemma
+from ..model_card import shown, start_of_training, where_trained
+from ..recipe import Recipe
+from ..sampler import SamplerConfig
+from ..train import STATE
+from ..train_state import read_state
+from .planted import LATE, score_repairs
+from .scores import END_TOKENS, TEMPERATURE, score_all
+
+
+def trained_model(it: Recipe, out: Path) -> tuple[DiffusionGemma, dict]:
+    """The model of a run, in float32, its weights rounded to bfloat16 as they will be stored; and where it was trained."""
+    model, (meta, stored) = it.new_model(), read_state(out / STATE)
+    model.load_state_dict({name.removeprefix("model."): t for name, t in stored.items() if name.startswith("model.")})
+    model.generation_defaults = it.plan["generation"]
+    return model.to(torch.bfloat16).to(torch.float32).eval(), {name: json.loads(meta[name]) for name in ("data", "starts")}
+
+
+def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 0) -> dict:
+    """Score and write everything beside the recipe; without a run, score the weights that lie there."""
+    it, folder = Recipe(recipe), recipe.parent
+    sampler = SamplerConfig.from_defaults(it.plan["generation"], draw="cdf")
+    if out is None:
+        model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32).set_kernels(**it.plan.get("kernels", {})).eval()
+        run = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["run"]
+    else:
+        model, run = trained_model(it, out)
+        shutil.copy(out / "log.jsonl", folder / "log.jsonl")
+    say = functools.partial(print, flush=True)
+    scores = {
+        "python": platform.python_version(), "run": run, "seed": seed,
+        "held_out": evaluate(model, it.examples("validation")),
+        "structured": score_all(model, it.tokenizer, sampler, count=count, seed=seed, note=say),
+        "planted": score_repairs(model, it.tokenizer, sampler, count=trials, seed=seed, families=tuple(FAMILIES)),
+    }  # fmt: skip
+    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    (folder / "README.md").write_text(card(it, model, scores, log), encoding="utf-8")
+    if out is not None:
+        model.to(torch.bfloat16).save_pretrained(folder)
+    return scores
+
+
+def percent(found: dict) -> str:
+    return f"{found['share']:.1%} [{found['low']:.1%}, {found['high']:.1%}]"
+
+
+def family_table(structured: dict) -> str:
+    """Markdown: records that break no constraint, and the passes they took, for each family and way of writing."""
+    ways = ("diffusion", "greedy", "drawn")
+    rows = {**structured["families"], "all": structured["all"]}
+    lines = [f"| {name} | {found['diffusion']['valid']['n']} | "
+             + " | ".join(f"{percent(found[way]['valid'])}, {found[way]['passes']:.1f} passes" for way in ways) + " |"
+             for name, found in rows.items()]  # fmt: skip
+    head = ["| family | n | diffusion | left to right, greedy | left to right, drawn |", "|---|---|---|---|---|"]
+    return "\n".join(head + lines)
+
+
+def broken_table(structured: dict, way: str = "greedy") -> str:
+    """Markdown: which constraints the records break, diffusion beside one way of writing from left to right."""
+    lines = []
+    for family, found in structured["families"].items():
+        counts = [found[name]["broken"] for name in ("diffusion", way)]
+        n = found[way]["valid"]["n"]
+        for name in sorted({*counts[0], *counts[1]}, key=lambda name: -counts[1].get(name, 0)):
+            lines.append(f"| {family} | {name} | " + " | ".join(f"{each.get(name, 0) / n:.1%}" for each in counts) + " |")
+    head = ["| family | broken constraint | diffusion | left to right |", "|---|---|---|---|"]
+    return "\n".join(head + lines)
+
+
+def ends_table(structured: dict) -> str:
+    """Markdown: the end of the record is given."""
+    lines = []
+    for family, found in structured["families"].items():
+        ends = found["ends"]
+        cells = (ends["diffusion_pinned"]["valid"], ends["greedy_ends_as_given"], ends["greedy_end_replaced_valid"])
+        lines.append(f"| {family} | " + " | ".join(map(percent, cells)) + " |")
+    head = "| family | end pinned, diffusion: valid | left to right: ends as given | left to right, end replaced: valid |"
+    return "\n".join([head, "|---|---|---|---|", *lines])
+
+
+def planted_table(planted: dict) -> str:
+    """Markdown: the share of planted tokens that are repaired."""
+    lines = []
+    for family, kinds in planted.items():
+        for kind, found in kinds.items():
+            cells = " | ".join(percent(found[way]["repaired"]) for way in ("uniform", "masked"))
+            n, steps = found["uniform"]["repaired"]["n"], found["uniform"]["steps"]
+            lines.append(f"| {family} | {kind} | {n} | {cells} | {steps:.1f} |")
+    head = ["| family | planted | trials | uniform: repaired | masked: repaired | uniform: steps |",
+            "|---|---|---|---|---|---|"]  # fmt: skip
+    return "\n".join(head + lines)
+
+
+def card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict]) -> str:
+    """The model card; every number in it comes from the run."""
+    c, last, run, sampler, name = it.config, log[-1], scores["run"], it.plan["generation"], it.path.parent.name
+    planned = "" if last["step"] == it.training.steps else f" (of {it.training.steps:,} planned)"
+    return f"""# {name}
+
+A small DiffusionGemma that writes four kinds of structured records, trained from scratch with this project's own loop.
+
+- **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16; {c.num_hidden_layers} layers, width
+  {c.hidden_size}, {c.num_experts} experts of which {c.top_k_experts} work for each token, canvas {c.canvas_length},
+  vocabulary {c.vocab_size:,}, most of which no record uses: noise is drawn from all of it, and so rarely looks like
+  a right token.
+- **Data**: {run["data"]["examples"]:,} records made by `diffgemma_lite/data/templates.py` (its licence, Apache-2.0), four
+  families in equal parts. A hash of the request decides its split, {HELD_OUT:.0%} for test: no test request is in training.
+- **Recipe**: `recipe.json`, {last["step"]:,} steps{planned} of {it.training.batch_size} canvases, seed {it.training.seed};
+  {last["seconds"] / 60:.0f} minutes on a machine busy with other work; {it.training.precision}, no C++ compiler.
+  {start_of_training(it.flat_attention)}
+  Log: `log.jsonl`.
+- **Trained on**: {where_trained(run["starts"])}
+- **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`, then
+  `uv run python -m diffgemma_lite.structured.finish assets/checkpoints/{name}/recipe.json runs/again`
+
+Losses on validation records (nats per token): denoising, t uniform, {shown(scores["held_out"]["denoising"])}; encoder's
+next token {shown(scores["held_out"]["encoder"])}. The denoising loss is not a likelihood.
+
+## Test records that break no constraint, 95% intervals
+
+Seeds from {scores["seed"]}; at most {sampler["max_denoising_steps"]} denoising steps, entropy bound
+{sampler["entropy_bound"]}, adaptive stop; passes: calls of `decode`, or tokens. Left to right: the encoder side of these
+same weights, greedy, or drawn at temperature {TEMPERATURE}.
+
+{family_table(scores["structured"])}
+
+Which constraints are broken, as shares of the family's records (left to right: greedy):
+
+{broken_table(scores["structured"])}
+
+The last {END_TOKENS} tokens are given. A canvas pins them; from left to right nothing can be told, so the end is compared,
+or put over what was written:
+
+{ends_table(scores["structured"])}
+
+## A wrong token in a nearly finished canvas
+
+A right test record, {LATE:.0%} of its tokens unsettled, one wrong token that breaks a constraint among the others. Repaired:
+the record breaks none at the end. Masked decoding never touches a written token; its mask is an id that training
+never used.
+
+{planted_table(scores["planted"])}
+
+## Limits
+
+It knows these four forms and requests of their kind only. Nothing checks what it writes; a wrong record looks like a right
+one.
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Score a model of records; write everything beside the recipe.")
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("out", type=Path, nargs="?", help="folder of the run; none: the weights beside the recipe")
+    parser.add_argument("--records", type=int, default=200, help="test records a family")
+    parser.add_argument("--trials", type=int, default=100, help="planted tokens of each kind in each family")
+    given = parser.parse_args(arguments)
+    finish(given.recipe, given.out, given.records, given.trials)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What training on Sudoku reads: the plan, and the batch of a step, a function of (seed, step). See notebook 09."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.sudoku_splits import disguise, draw_clues, minimal_puzzles
+from .task import FIRST, MASK, Layout
+
+SIBLINGS = ("uniform", "masked", "autoregressive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuTraining:
+    """How to train. The learning rate warms up, stays, and falls in a straight line to zero in the last `decay_steps`.
+
+    rate_points replaces that: (step, share of the rate) pairs with straight lines between them, in the order of the steps.
+    """
+
+    steps: int
+    decay_steps: int
+    sibling: str = "uniform"
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    warmup_steps: int = 50
+    rate_points: Sequence[Sequence[float]] = ()
+    weight_decay: float = 0.01
+    betas: Sequence[float] = (0.9, 0.98)
+    clip_norm: float = 1.0
+    fewest: int = 24  # givens of a training puzzle; half of them are drawn up to `middle`, half up to `most`
+    middle: int = 33
+    most: int = 60
+    all_noise: float = 0.2  # share of the examples with noise level 1; the others' is uniform
+    slips: float = 0.15  # share of the examples whose noise is digits (given ones too) instead of any token
+    seed: int = 0
+    precision: str = "float32"  # or "bfloat16": autocast
+    experts: str = "grouped"  # or "loop", which can be faster in bfloat16 on a CPU
+    compile: bool = False  # needs a C++ compiler on a CPU
+    checkpoint_every: int = 100
+    log_every: int = 20
+
+    def __post_init__(self):
+        if self.sibling not in SIBLINGS:
+            raise ValueError(f"sibling: got {self.sibling!r}, takes one of {', '.join(SIBLINGS)}")
+        if not 0 <= self.decay_steps <= self.steps or self.steps < 1:
+            got = f"{self.decay_steps}, {self.steps}"
+            raise ValueError(f"decay_steps, steps: got {got}, takes 0 <= decay_steps <= steps, steps >= 1")
+        if self.batch_size < 2 or self.batch_size % 2:
+            raise ValueError(f"batch_size: got {self.batch_size}, takes an even number of at least 2")
+        if self.checkpoint_every % self.log_every:
+            each = self.log_every
+            raise ValueError(f"checkpoint_every: got {self.checkpoint_every}, takes a multiple of log_every = {each}")
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"precision: got {self.precision!r}, takes 'float32' or 'bfloat16'")
+        object.__setattr__(self, "betas", tuple(self.betas))
+        points = tuple((float(step), float(share)) for step, share in self.rate_points)
+        if list(points) != sorted(points) or any(share < 0 for _, share in points):
+            raise ValueError(f"rate_points: got {points}, takes (step, share of at least 0) pairs, steps ascending")
+        object.__setattr__(self, "rate_points", points)
+
+    def rate(self, step: int) -> float:
+        """Learning rate of step 0 .. steps - 1."""
+        if self.rate_points:
+            return self.learning_rate * float(np.interp(step, *zip(*self.rate_points, strict=True)))
+        up = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        return self.learning_rate * min(up, (self.steps - step) / max(1, self.decay_steps))
+
+
+@dataclass(frozen=True)
+class SudokuBatch:
+    """[B, ...]; the first half of the rows is self-conditioned."""
+
+    prompt: Tensor
+    clean: Tensor
+    noisy: Tensor
+    counted: Tensor  # bool [B, C]: positions of the loss
+
+
+def stack_puzzles(puzzles) -> tuple[np.ndarray, np.ndarray]:
+    """Minimal puzzles -> (solutions [P, cells], which cells are clues [P, cells])."""
+    return np.array([p.solution for p in puzzles]), np.array([p.clues for p in puzzles]) > 0
+
+
+def draw_batch(layout: Layout, stacked: tuple[np.ndarray, np.ndarray], plan: SudokuTraining, step: int) -> SudokuBatch:
+    """The batch of a step: puzzles in disguise, clues around the minimal ones, noise. Depends on (seed, step) alone."""
+    rng, b, (solutions, minimal) = np.random.default_rng([plan.seed, step]), plan.batch_size, stacked
+    pick = rng.integers(0, len(solutions), b)
+    grid, source = disguise(solutions[pick], rng)
+    most = np.where(rng.random(b) < 0.5, plan.middle, plan.most)
+    shown = draw_clues(np.take_along_axis(minimal[pick], source, 1), rng.integers(plan.fewest, most + 1), rng)
+    clues = np.where(shown, grid, 0)
+    clean, pinned = layout.canvas(clues, grid)
+    t = np.where(rng.random(b) < plan.all_noise, 1.0, rng.random(b))[:, None]
+    hit = (rng.random(clean.shape) < t) & ~pinned
+    if plan.sibling == "masked":
+        noise, counted = np.full_like(clean, MASK), hit
+    else:
+        slips = rng.random(b)[:, None] < plan.slips
+        any_token, digit = rng.integers(0, layout.vocab_size, clean.shape), rng.integers(FIRST, layout.names, clean.shape)
+        noise, counted = np.where(slips, digit, any_token), ~pinned
+    prompt, noisy = layout.prompt(clues), np.where(hit, noise, clean)
+    return SudokuBatch(*(torch.from_numpy(x) for x in (prompt, clean, noisy, counted)))
+
+
+def training_puzzles(count: int, n: int, cached: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """`stack_puzzles` of minimal training puzzles; 10,000 take minutes, so they are kept in a file if one is named."""
+    if cached is not None and cached.exists():
+        with np.load(cached) as kept:
+            if len(kept["solutions"]) == count:
+                return kept["solutions"].astype(np.int64), kept["minimal"]
+    solutions, minimal = stack_puzzles(minimal_puzzles(count, n=n))
+    if cached is not None:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(cached, solutions=solutions.astype(np.int8), minimal=minimal)
+    return solutions, minimal

@@ -1,0 +1,143 @@
+"""From a trained Sudoku run to a shipped checkpoint: test scores, the curve over steps, weights, log and card. Notebook 09.
+
+    python -m diffgemma_lite.sudoku.finish assets/checkpoints/sudoku-small/recipe.json runs/sudoku --puzzles 2000
+
+The sampler's settings stand in the recipe and were chosen on validation puzzles; the test puzzles come from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from ..data.sudoku import BANDS, Puzzle
+from ..data.sudoku_splits import puzzles
+from ..sampler import SamplerConfig
+from .batches import SudokuTraining
+from .evaluate import attempt, score
+from .task import Layout
+from .train import STATE, new_model, read_recipe
+
+CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
+
+
+def trained_model(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path):
+    """The model of a finished run, its weights rounded to bfloat16 as they will be stored, in float32."""
+    model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
+    with safe_open(out / STATE, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith("model.")]  # noqa: SIM118 (not a dict)
+        model.load_state_dict({name.removeprefix("model."): file.get_tensor(name) for name in names})
+    model.generation_defaults = recipe["generation"]
+    return model.to(torch.bfloat16).to(torch.float32).eval().set_kernels(fused_norm=True)
+
+
+def band_scores(model, layout: Layout, tests: dict[str, list[Puzzle]], sampler: SamplerConfig) -> dict[str, dict]:
+    """`score` of each band."""
+    return {band: score(attempt(model, layout, some, sampler=sampler), some) for band, some in tests.items()}
+
+
+def step_curve(model, layout: Layout, tests: dict[str, list[Puzzle]], sampler: SamplerConfig) -> list[dict]:
+    """Exact solve and steps used for each number of denoising steps, with the adaptive stop and without."""
+    rows = []
+    for steps in CURVE:
+        for adaptive in (True, False):
+            threshold = sampler.confidence_threshold if adaptive else None
+            changed = replace(sampler, max_denoising_steps=steps, confidence_threshold=threshold)
+            found = band_scores(model, layout, tests, changed)
+            short = {band: {"exact": s["exact"], "steps": s["steps"]} for band, s in found.items()}
+            rows.append({"max_steps": steps, "adaptive": adaptive, "bands": short})
+    return rows
+
+
+def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
+    """Score the trained weights on `count` test puzzles a band and write everything beside the recipe."""
+    recipe, layout, plan = read_recipe(recipe_path)
+    model, folder = trained_model(recipe, layout, plan, out), recipe_path.parent
+    tests = {band: puzzles("test", band, count) for band in BANDS}
+    sampler = SamplerConfig.from_defaults(recipe["generation"], draw="cdf")
+    scores = {"seed": 0, "bands": band_scores(model, layout, tests, sampler)}
+    for band, found in scores["bands"].items():
+        print(band, json.dumps(found), flush=True)
+    if curve_count:
+        scores["curve"] = step_curve(model, layout, {band: some[:curve_count] for band, some in tests.items()}, sampler)
+    shutil.copy(out / "log.jsonl", folder / "log.jsonl")
+    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    size = sum(p.numel() for p in model.parameters())
+    (folder / "README.md").write_text(card(folder.name, recipe, layout, plan, scores, log, size), encoding="utf-8")
+    model.to(torch.bfloat16).save_pretrained(folder)
+
+
+def _shown(found: dict) -> str:
+    return f"{found['share']:.2%} [{found['low']:.2%}, {found['high']:.2%}]"
+
+
+def card(name: str, recipe: dict, layout: Layout, plan: SudokuTraining, scores: dict, log: list[dict], size: int) -> str:
+    """The model card; every number in it comes from the run."""
+    last, sampler = log[-1], SamplerConfig.from_defaults(recipe["generation"])
+    published = SamplerConfig()
+    rows = "\n".join(
+        f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | {_shown(s['exact'])} "
+        f"| {_shown(s['cells'])} | {s['violations']:.2f} | {s['steps']:.2f} |"
+        for band, s in scores["bands"].items()
+    )
+    return f"""# {name}
+
+A small DiffusionGemma that solves 9 x 9 Sudoku by denoising a canvas, trained from scratch with this project's own loop.
+
+- **Size**: {size:,} parameters, bfloat16; {recipe["model"]["layers"]} layers, width {recipe["model"]["width"]}, 4 experts of
+  which 2 work for each token, canvas {layout.canvas_length}, vocabulary {layout.vocab_size:,}, of which
+  {layout.spare} tokens are never used: noise is drawn from the whole vocabulary, and so rarely looks like a clue.
+- **Layout**: `{layout.name}` of `diffgemma_lite/sudoku/task.py`. The prompt is always the same {layout.cells} tokens, which
+  name the cells; clues are pinned in the canvas as tokens of their own. **Training did not start from nothing**: cell tokens
+  start as a row, a column and a box vector, and two heads of the first layer start out looking {layout.cells} tokens
+  back, at the own cell's name (`start_geometry`). What a rule is was not given.
+- **Data**: {recipe["puzzles"]:,} puzzles made by this project's generator (its licence, Apache-2.0), shown in random
+  disguises with random further clues; one solution each. No test grid is a training grid in disguise
+  (`diffgemma_lite/data/sudoku_splits.py`).
+- **Recipe**: `recipe.json`, {last["step"]:,} steps of {plan.batch_size} puzzles, seed {plan.seed};
+  {last["seconds"] / 60:.0f} minutes on one thread of a machine with {os.cpu_count()} cores, {recipe["run"]};
+  torch {torch.__version__.split("+")[0]}, {plan.precision}.
+  {plan.slips:.0%} of the examples have digits, written or given, as their noise instead of any token. Log: `log.jsonl`.
+- **Make it again**: `uv run python -m diffgemma_lite.sudoku.train assets/checkpoints/{name}/recipe.json runs/again`
+
+## Test puzzles, 95% intervals
+
+Seed {scores["seed"]}; at most {sampler.max_denoising_steps} denoising steps, temperatures from {sampler.t_max} to
+{sampler.t_min}, bound {sampler.entropy_bound}, adaptive stop below {sampler.confidence_threshold} nats, {recipe["chosen"]}
+(published: {published.t_max} to {published.t_min}, {published.entropy_bound}, {published.confidence_threshold});
+logits limited to digits. Exact: all 81 digits right. Cells: those that were empty. Violations: pairs of equal digits in a
+unit, per puzzle. Steps: calls of `decode` until the canvas is stable and confident, mean.
+
+| band | puzzles | exact | cells | violations | steps |
+|---|---|---|---|---|---|
+{rows}
+
+The curve of accuracy over denoising steps is in `scores.json`.
+
+## Limits
+
+It knows this layout only, and puzzles with one solution. It guesses: nothing checks its answer, and a wrong one looks
+like a right one.
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Score a trained Sudoku run and write its checkpoint beside the recipe.")
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("out", type=Path, help="folder of the run")
+    parser.add_argument("--puzzles", type=int, default=2000, help="test puzzles a band")
+    parser.add_argument("--curve", type=int, default=200, help="test puzzles a band for the curve over steps; 0: none")
+    given = parser.parse_args(arguments)
+    finish(given.recipe, given.out, given.puzzles, given.curve)
+
+
+if __name__ == "__main__":
+    main()

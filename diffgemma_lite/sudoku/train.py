@@ -1,0 +1,166 @@
+"""Training on Sudoku: three siblings with one backbone, one data stream and one budget. Walked through in notebook 09.
+
+    uniform         each digit is replaced with probability t by any token of the vocabulary; the decoder restores them
+    masked          each digit is replaced with probability t by the mask; the decoder restores the masked ones
+    autoregressive  the encoder side predicts each digit from the puzzle and the digits before it
+
+A batch is a function of (seed, step) (batches.py): nothing random lives in the loop, and resuming is exact, as in the
+package's train.py, whose optimizer this file uses. Half of the rows are told what a first pass believed (self-conditioning).
+
+    python -m diffgemma_lite.sudoku.train assets/checkpoints/sudoku-small/recipe.json runs/sudoku      # resumes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..attention import KVCache
+from ..loss import mean_cross_entropy
+from ..model import DiffusionGemma
+from ..train import TrainConfig, make_optimizer
+from .batches import SudokuBatch, SudokuTraining, draw_batch, training_puzzles
+from .task import Layout, start_geometry
+
+
+def _same_prompt_cache(model: DiffusionGemma, batch: SudokuBatch, layout: Layout) -> KVCache:
+    """The encoder's cache [B, ...]. Where every puzzle has the same prompt (legend, pairs), it is read once for all rows."""
+    if layout.name not in ("legend", "pairs"):
+        return model.encode(batch.prompt)
+    one, rows = model.encode(batch.prompt[:1]), len(batch.prompt)
+    return KVCache(*(tuple(x.expand(rows, -1, -1, -1) for x in side) for side in (one.keys, one.values)))
+
+
+def sudoku_loss(model: DiffusionGemma, batch: SudokuBatch, layout: Layout, sibling: str) -> Tensor:
+    """Mean cross-entropy in nats over the counted positions: of the decoder, or (autoregressive) of the next token."""
+    if sibling == "autoregressive":
+        hidden, _ = model.encode_hidden(torch.cat([batch.prompt, batch.clean[:, :-1]], 1))
+        written = hidden[:, batch.prompt.shape[1] - 1 :]
+        return mean_cross_entropy(model.logits(written), batch.clean, batch.counted).mean()
+    cache, half = _same_prompt_cache(model, batch, layout), len(batch.clean) // 2
+    first = KVCache(*(tuple(x[:half].detach() for x in side) for side in (cache.keys, cache.values)))
+    with torch.no_grad():
+        belief = model.decode(batch.noisy[:half], first)
+    belief = torch.cat([belief, torch.zeros_like(belief)])
+    told = torch.arange(2 * half, device=belief.device) < half
+    logits = model.decode(batch.noisy, cache, belief, told)
+    return mean_cross_entropy(logits, batch.clean, batch.counted).mean()
+
+
+def train_sudoku(
+    model: DiffusionGemma, layout: Layout, stacked: tuple[np.ndarray, np.ndarray], plan: SudokuTraining, *,
+    folder: str | Path | None = None, on_log: Callable[[dict], bool | None] | None = None,
+) -> list[dict]:  # fmt: skip
+    """Train in place and return the log. `folder`: checkpoint and log.jsonl; a run found there goes on, exactly.
+
+    on_log(entry) returning True stops early, after a checkpoint.
+    """
+    if plan.sibling == "autoregressive" and layout.name in ("legend", "pairs"):
+        raise ValueError(f"sibling: got autoregressive in layout {layout.name}, takes plain or named (the puzzle as prompt)")
+    folder = None if folder is None else Path(folder)
+    adam = {name: getattr(plan, name) for name in ("steps", "learning_rate", "weight_decay", "betas")}
+    optimizer = make_optimizer(model, TrainConfig(**adam))
+    step, log = (0, []) if folder is None else load_run(folder, model, optimizer, plan)
+    loss_of = torch.compile(sudoku_loss, dynamic=False) if plan.compile else sudoku_loss
+    cast = torch.autocast(model.device.type, torch.bfloat16) if plan.precision == "bfloat16" else contextlib.nullcontext()
+    spent, start = log[-1]["seconds"] if log else 0.0, time.perf_counter()
+    stopped, sums = False, []
+    model.set_kernels(experts=plan.experts, fused_norm=True).train()
+    while step < plan.steps and not stopped:
+        batch = draw_batch(layout, stacked, plan, step)
+        for group in optimizer.param_groups:
+            group["lr"] = plan.rate(step)
+        with cast:
+            loss = loss_of(model, batch, layout, plan.sibling)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
+        optimizer.step()
+        step += 1
+        sums.append(torch.stack([loss.detach(), norm]))
+        if step % plan.log_every == 0 or step == plan.steps:
+            mean = torch.stack(sums).mean(0).tolist()
+            if not all(map(np.isfinite, mean)):
+                raise ValueError(f"loss: got {mean[0]} at step {step}, takes a finite one: lower learning_rate")
+            seconds, sums = spent + time.perf_counter() - start, []
+            log.append({"step": step, "loss": mean[0], "grad_norm": mean[1], "lr": plan.rate(step - 1), "seconds": seconds})
+            stopped = on_log is not None and bool(on_log(log[-1]))
+        if folder is not None and (step % plan.checkpoint_every == 0 or stopped or step == plan.steps):
+            save_run(folder, model, optimizer, step, log, plan)
+    model.eval()
+    return log
+
+
+STATE, _MOMENTS = "sudoku_state.safetensors", ("step", "exp_avg", "exp_avg_sq")
+_FREE = {"compile": None, "experts": None}  # how it is computed may change between two starts
+
+
+def save_run(folder: Path, model, optimizer, step: int, log: list[dict], plan: SudokuTraining) -> None:
+    """Weights, moments, step and log in one file that appears whole or not at all; the log also as JSON lines."""
+    tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
+    for name, p in model.named_parameters():
+        tensors |= {f"adam.{kind}.{name}": value for kind, value in optimizer.state.get(p, {}).items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / (STATE + ".partial")
+    run = {"step": step, "log": log, "plan": asdict(plan), "model": asdict(model.config)}
+    save_file(tensors, partial, metadata={key: json.dumps(value) for key, value in run.items()})
+    partial.replace(folder / STATE)
+    (folder / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in log), encoding="utf-8")
+
+
+def load_run(folder: Path, model, optimizer, plan: SudokuTraining) -> tuple[int, list[dict]]:
+    """Fill model and optimizer from the folder's state, if it has one. Returns the step and the log.
+
+    Errors: ValueError for the state of another model or another plan.
+    """
+    if not (folder / STATE).exists():
+        return 0, []
+    with safe_open(folder / STATE, framework="pt", device=str(model.device)) as file:
+        run = {key: json.loads(value) for key, value in file.metadata().items()}
+        stored = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+    for key, wanted in (("plan", plan), ("model", model.config)):
+        if run[key] | _FREE != json.loads(json.dumps(asdict(wanted))) | _FREE:
+            raise ValueError(f"folder: {folder} holds a run with another {key}, takes the same, or another folder")
+    model.load_state_dict({name.removeprefix("model."): v for name, v in stored.items() if name.startswith("model.")})
+    for name, p in model.named_parameters():
+        if f"adam.step.{name}" in stored:
+            optimizer.state[p] = {kind: stored[f"adam.{kind}.{name}"] for kind in _MOMENTS}
+    return run["step"], run["log"]
+
+
+def new_model(layout: Layout, sizes: dict, seed: int, look: float = 3.0) -> DiffusionGemma:
+    """A fresh model of these sizes (see Layout.config), with the geometry where training starts."""
+    torch.manual_seed(seed)
+    model = DiffusionGemma(layout.config(**sizes))
+    start_geometry(model, layout, torch.Generator().manual_seed(seed), look=look)
+    return model
+
+
+def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
+    """recipe.json -> (everything in it, layout, plan)."""
+    recipe = json.loads(Path(path).read_text(encoding="utf-8"))
+    return recipe, Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
+
+
+def main(arguments: list[str]) -> None:
+    recipe_path, out = arguments
+    recipe, layout, plan = read_recipe(recipe_path)
+    model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
+    stacked = training_puzzles(recipe["puzzles"], layout.n, Path(out) / "puzzles.npz")
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(stacked[0]):,} puzzles", flush=True)
+    train_sudoku(model, layout, stacked, plan, folder=out, on_log=lambda e: print(json.dumps(e), flush=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
