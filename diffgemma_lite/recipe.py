@@ -32,12 +32,12 @@ HELD_OUT_EXAMPLES, SAMPLED_PROMPTS, TEXT_PLAN = 1000, 32, TextPlan()
 class Recipe:
     """A parsed recipe.json, its tokenizer (in the same folder, or in the one it names) and its data."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, plan: dict | None = None):
         from .data.tokenizer import Tokenizer
 
         self.path = Path(path)
         try:
-            self.plan = json.loads(self.path.read_text(encoding="utf-8"))
+            self.plan = json.loads(self.path.read_text(encoding="utf-8")) if plan is None else plan
         except (OSError, ValueError) as error:
             raise ValueError(f"recipe: {path} cannot be read as JSON ({error})") from error
         self.tokenizer = Tokenizer.load(self.path.parent / self.plan.get("tokenizer", "."))
@@ -51,6 +51,14 @@ class Recipe:
         torch.manual_seed(self.training.seed)
         model = DiffusionGemma(self.config).set_kernels(**self.plan.get("kernels", {}))
         return flatten_scores(model) if self.flat_attention else model
+
+    def first_stage(self) -> Recipe | None:
+        """The stage whose weights this training starts from: the same recipe with what "first" changes in data and train."""
+        if "first" not in self.plan:
+            return None
+        changes = self.plan["first"]
+        plan = {name: value for name, value in self.plan.items() if name != "first"}
+        return Recipe(self.path, plan | {part: plan[part] | changes.get(part, {}) for part in ("data", "train")})
 
     @property
     def kind(self) -> str:
@@ -76,29 +84,47 @@ class Recipe:
 
             if split != "train":
                 return templates.records(split, HELD_OUT_EXAMPLES)
-            shares = data.get("shares", dict.fromkeys(templates.FAMILIES, 1))
+            shares, seed = data.get("shares", dict.fromkeys(templates.FAMILIES, 1)), data.get("seed", 0)
             count = {family: int(data["records"] * share / sum(shares.values())) for family, share in shares.items()}
-            return [record for family in shares for record in templates.records(split, count[family], families=(family,))]
+            return [r for family in shares for r in templates.records(split, count[family], seed=seed, families=(family,))]
         raise ValueError(f"data: {self.path} names kind {self.kind!r}, takes 'python' or 'templates'")
 
 
 def train_recipe(recipe: str | Path, out: str | Path, device: str = "cpu") -> None:
-    """Train to the end; if `out` holds a checkpoint, from there."""
-    it, device = Recipe(recipe), check_device("device", device)
-    model, examples = it.new_model().to(device), it.examples("train")
+    """Train to the end; if `out` holds a checkpoint, from there. An earlier stage, if there is one, in `out`/first."""
+    it, out, device = Recipe(recipe), Path(out), check_device("device", device)
+    model, first = it.new_model().to(device), it.first_stage()
+    if first is not None and not (out / STATE).exists():
+        until = it.plan["first"]["until"]
+        if not (out / "first" / STATE).exists() or json.loads(read_state(out / "first" / STATE)[0]["step"]) < until:
+            _train(first, model, out / "first", until)
+        load_weights(model, out / "first")
+    _train(it, model, out, it.training.steps)
+
+
+def _train(it: Recipe, model: DiffusionGemma, out: Path, until: int) -> None:
+    examples = it.examples("train")
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(examples):,} examples", flush=True)
 
-    def report(entry: dict) -> None:
+    def report(entry: dict) -> bool:
         print(json.dumps({k: round(v, 5) for k, v in entry.items()}), flush=True)
+        return entry["step"] >= until
 
     train(model, examples, it.training, folder=out, progress=False, on_log=report)
+
+
+def load_weights(model: DiffusionGemma, run: Path) -> dict[str, str]:
+    """Fill the model with the weights of a run's checkpoint. Returns the checkpoint's metadata."""
+    meta, stored = read_state(run / STATE)
+    model.load_state_dict({k.removeprefix("model."): t for k, t in stored.items() if k.startswith("model.")})
+    return meta
 
 
 def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     """Evaluate the trained weights on held-out modules and write model, log, scores and card beside the recipe."""
     it, out = Recipe(recipe), Path(out)
-    model, (meta, stored) = it.new_model(), read_state(out / STATE)
-    model.load_state_dict({k.removeprefix("model."): t for k, t in stored.items() if k.startswith("model.")})
+    model = it.new_model()
+    meta = load_weights(model, out)
     model.generation_defaults = it.plan["generation"]
     model.to(torch.bfloat16).to(torch.float32)  # the scores are those of the weights as they are stored
     folder, held_out = it.path.parent, it.examples("validation")

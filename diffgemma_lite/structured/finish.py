@@ -22,18 +22,16 @@ from ..data.templates import FAMILIES, HELD_OUT
 from ..evaluate import evaluate
 from ..model import DiffusionGemma
 from ..model_card import shown, start_of_training, where_trained
-from ..recipe import Recipe
+from ..recipe import Recipe, load_weights
 from ..sampler import SamplerConfig
-from ..train import STATE
-from ..train_state import read_state
 from .planted import LATE, score_repairs
 from .scores import END_TOKENS, TEMPERATURE, score_all
 
 
 def trained_model(it: Recipe, out: Path) -> tuple[DiffusionGemma, dict]:
     """The model of a run, in float32, its weights rounded to bfloat16 as they will be stored; and where it was trained."""
-    model, (meta, stored) = it.new_model(), read_state(out / STATE)
-    model.load_state_dict({name.removeprefix("model."): t for name, t in stored.items() if name.startswith("model.")})
+    model = it.new_model()
+    meta = load_weights(model, out)
     model.generation_defaults = it.plan["generation"]
     return model.to(torch.bfloat16).to(torch.float32).eval(), {name: json.loads(meta[name]) for name in ("data", "starts")}
 
@@ -48,6 +46,8 @@ def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 
     else:
         model, run = trained_model(it, out)
         shutil.copy(out / "log.jsonl", folder / "log.jsonl")
+        if it.first_stage() is not None:
+            shutil.copy(out / "first" / "log.jsonl", folder / "log-first.jsonl")
     say = functools.partial(print, flush=True)
     scores = {
         "python": platform.python_version(), "run": run, "seed": seed,
@@ -114,6 +114,22 @@ def planted_table(planted: dict) -> str:
     return "\n".join(head + lines)
 
 
+def shares_of(it: Recipe) -> str:
+    """How much of each family a stage of training saw, in words."""
+    shares = it.plan["data"].get("shares", dict.fromkeys(FAMILIES, 1))
+    return f"{', '.join(shares)} as {' : '.join(map(str, shares.values()))}"
+
+
+def first_stage(it: Recipe) -> str:
+    """A sentence on the stage before, if there was one."""
+    first = it.first_stage()
+    if first is None:
+        return ""
+    last = json.loads((it.path.parent / "log-first.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    return (f"\n  Before it a first stage of {last['step']:,} steps and {last['seconds'] / 60:.0f} minutes, with other records, "
+            f"{shares_of(first)}\n  (`log-first.jsonl`).")  # fmt: skip
+
+
 def card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict]) -> str:
     """The model card; every number in it comes from the run."""
     c, last, run, sampler, name = it.config, log[-1], scores["run"], it.plan["generation"], it.path.parent.name
@@ -127,11 +143,11 @@ A small DiffusionGemma that writes four kinds of structured records, trained fro
   vocabulary {c.vocab_size:,}, most of which no record uses: noise is drawn from all of it, and so rarely looks like
   a right token.
 - **Data**: {run["data"]["examples"]:,} records made by `diffgemma_lite/data/templates.py` (its licence, Apache-2.0), four
-  families in equal parts. A hash of the request decides its split, {HELD_OUT:.0%} for test: no test request is in training.
+  families: {shares_of(it)}. A hash of the request decides its split, {HELD_OUT:.0%} for test: no test request is in training.
 - **Recipe**: `recipe.json`, {last["step"]:,} steps{planned} of {it.training.batch_size} canvases, seed {it.training.seed};
   {last["seconds"] / 60:.0f} minutes on a machine busy with other work; {it.training.precision}, no C++ compiler.
   {start_of_training(it.flat_attention)}
-  Log: `log.jsonl`.
+  Log: `log.jsonl`.{first_stage(it)}
 - **Trained on**: {where_trained(run["starts"])}
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`, then
   `uv run python -m diffgemma_lite.structured.finish assets/checkpoints/{name}/recipe.json runs/again`

@@ -17,6 +17,7 @@ from diffgemma_lite.evaluate import evaluate, mean_and_interval
 from diffgemma_lite.evaluate_text import TextPlan
 from diffgemma_lite.model_card import where_trained
 from diffgemma_lite.train import train
+from diffgemma_lite.train_state import read_state
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small"
 
@@ -117,6 +118,31 @@ def test_a_recipe_says_how_much_of_each_family_of_records(tmp_path):
     plan["data"]["shares"] = {"json": 1, "xml": 1}
     with pytest.raises(ValueError, match="families: got \\('xml',\\), takes some of json"):
         counts()
+
+
+def test_a_first_stage_ends_where_it_is_told_and_hands_its_weights_on(tmp_path):
+    folder, run = SHIPPED.parent / "templates-small", tmp_path / "run"
+    plan = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    stage = {"steps": 4, "batch_size": 4, "log_every": 1, "checkpoint_every": 1, "warmup_steps": 0}
+    plan |= {"preset": "tiny", "config": {"canvas_length": 64}, "tokenizer": os.path.relpath(folder, tmp_path), "train": stage}
+    plan["data"] |= {"records": 40, "seed": 1}
+    plan["first"] = {"until": 2, "data": {"seed": 0}, "train": {"steps": 9, "learning_rate": 0.01}}
+    (tmp_path / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
+    it = recipes.Recipe(tmp_path / "recipe.json")
+    assert it.first_stage().training.steps == 9 and it.training.steps == 4 and it.first_stage().first_stage() is None
+    assert it.first_stage().examples("train") != it.examples("train")
+    recipes.train_recipe(tmp_path / "recipe.json", run)
+    first, last = (json.loads(read_state(path / "train_state.safetensors")[0]["step"]) for path in (run / "first", run))
+    assert (first, last) == (2, 4)
+    again = tmp_path / "again"  # the second stage alone, from the first one's weights, gives the same bits
+    model = it.new_model()
+    recipes.load_weights(model, run / "first")
+    train(model, it.examples("train"), it.training, folder=again, progress=False)
+    ends = [read_state(path / "train_state.safetensors")[1] for path in (run, again)]
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+    before = (run / "first" / "log.jsonl").read_bytes()
+    recipes.train_recipe(tmp_path / "recipe.json", run)  # nothing left to do
+    assert (run / "first" / "log.jsonl").read_bytes() == before
 
 
 def test_the_larger_recipe_is_one_that_can_be_trained():
