@@ -11,6 +11,7 @@ import argparse
 import json
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -58,7 +59,8 @@ class Recipe:
             return None
         changes = self.plan["first"]
         plan = {name: value for name, value in self.plan.items() if name != "first"}
-        return Recipe(self.path, plan | {part: plan[part] | changes.get(part, {}) for part in ("data", "train")})
+        plan |= {part: plan[part] | changes.get(part, {}) for part in ("data", "train")}
+        return Recipe(self.path, plan | ({"first": changes["first"]} if "first" in changes else {}))
 
     @property
     def kind(self) -> str:
@@ -92,17 +94,18 @@ class Recipe:
 
 def train_recipe(recipe: str | Path, out: str | Path, device: str = "cpu") -> None:
     """Train to the end; if `out` holds a checkpoint, from there. An earlier stage, if there is one, in `out`/first."""
-    it, out, device = Recipe(recipe), Path(out), check_device("device", device)
-    model, first = it.new_model().to(device), it.first_stage()
-    if first is not None and not (out / STATE).exists():
-        until = it.plan["first"]["until"]
-        if not (out / "first" / STATE).exists() or json.loads(read_state(out / "first" / STATE)[0]["step"]) < until:
-            _train(first, model, out / "first", until)
-        load_weights(model, out / "first")
-    _train(it, model, out, it.training.steps)
+    it, device = Recipe(recipe), check_device("device", device)
+    _train(it, it.new_model().to(device), Path(out), it.training.steps)
 
 
 def _train(it: Recipe, model: DiffusionGemma, out: Path, until: int) -> None:
+    """One stage up to step `until`, and before it, unless it has begun, what is missing of the stage it starts from."""
+    first = it.first_stage()
+    if first is not None and not (out / STATE).exists():
+        needed, state = it.plan["first"]["until"], out / "first" / STATE
+        if not state.exists() or int(read_state(state)[0]["step"]) < needed:
+            _train(first, model, out / "first", needed)
+        load_weights(model, out / "first")
     examples = it.examples("train")
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(examples):,} examples", flush=True)
 
@@ -147,7 +150,8 @@ def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
     from .data.python_corpus import load_corpus
 
     corpus = load_corpus("test", tasks=it.plan["data"]["tasks"])
-    found = evaluate_text(model, corpus, it.examples("test"), it.tokenizer.decode, TEXT_PLAN)
+    plan = replace(TEXT_PLAN, **it.plan.get("text", {}))
+    found = evaluate_text(model, corpus, it.examples("test"), it.tokenizer.decode, plan)
     return {"split": "test", "python": platform.python_version()} | found
 
 

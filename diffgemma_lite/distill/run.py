@@ -41,13 +41,14 @@ def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Question
     if recipe["task"] not in ("records", "bodies"):
         raise ValueError(f"task: got {recipe['task']!r}, takes 'sudoku', 'records' or 'bodies'")
     from ..data.python_corpus import load_corpus
-    from ..data.templates import records
+    from ..data.templates import FAMILIES, records
     from ..data.tokenizer import Tokenizer
 
     tokenizer, size = Tokenizer.load(base), (model.config.canvas_length, recipe["max_prompt"])
     splits = list(zip(("train", "test"), counts, strict=True))
     if recipe["task"] == "records":
-        asked = [record_questions(tokenizer, records(split, n, seed=1), *size) for split, n in splits]
+        families = tuple(recipe.get("families", FAMILIES))
+        asked = [record_questions(tokenizer, records(split, n, seed=1, families=families), *size) for split, n in splits]
     else:
         asked = [body_questions(tokenizer, load_corpus(split, "body"), *size, n) for split, n in splits]
     return asked[0], asked[1]
@@ -141,6 +142,11 @@ def ship(recipe: dict, scores: dict, out: Path, folder: Path) -> None:
     (folder / "README.md").write_text(card(folder.name, recipe, scores, model), encoding="utf-8")
 
 
+def kind_of(recipe: dict) -> str:
+    """Which of the task's questions, in words."""
+    return ", ".join(["", *([recipe["band"]] if "band" in recipe else []), *recipe.get("families", [])])
+
+
 def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:
     """The model card; every number in it comes from the run."""
     plan, limits = Distillation(**recipe["distil"]), recipe["limits"]
@@ -150,7 +156,6 @@ def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:
         for i, limit in enumerate(limits)
     )  # fmt: skip
     found = "\n".join(f"- {sentence}" for sentence in scores["words"])
-    band = ", " + recipe["band"] if "band" in recipe else ""
     return f"""# {name}
 
 `{recipe["base"]}`, taught by its own slow answers to need fewer denoising steps (`diffgemma_lite/distill/`). The published
@@ -158,7 +163,7 @@ model's second stage is not public; this is another one, ours.
 
 - **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16, as the base.
 - **Data**: answers of the model itself to {recipe["questions"]:,} training questions
-  (task {recipe["task"]}{band}), made by this project's generators (Apache-2.0);
+  (task {recipe["task"]}{kind_of(recipe)}), made by this project's generators (Apache-2.0);
   {plan.candidates} answers to each, kept if right by a checker.
 - **Recipe**: `recipe.json`: {plan.rounds} rounds of {plan.steps} steps of {plan.batch_size}, learning rate
   {plan.learning_rate}, states of runs of {plan.few_steps} steps, seed {plan.seed};

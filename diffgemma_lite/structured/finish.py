@@ -14,6 +14,7 @@ import functools
 import json
 import platform
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -46,8 +47,8 @@ def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 
     else:
         model, run = trained_model(it, out)
         shutil.copy(out / "log.jsonl", folder / "log.jsonl")
-        if it.first_stage() is not None:
-            shutil.copy(out / "first" / "log.jsonl", folder / "log-first.jsonl")
+        for n, stage in enumerate(earlier_stages(it)):
+            shutil.copy(out.joinpath(*["first"] * (n + 1), "log.jsonl"), folder / stage.log)
     say = functools.partial(print, flush=True)
     scores = {
         "python": platform.python_version(), "run": run, "seed": seed,
@@ -120,14 +121,30 @@ def shares_of(it: Recipe) -> str:
     return f"{', '.join(shares)} as {' : '.join(map(str, shares.values()))}"
 
 
-def first_stage(it: Recipe) -> str:
-    """A sentence on the stage before, if there was one."""
-    first = it.first_stage()
-    if first is None:
-        return ""
-    last = json.loads((it.path.parent / "log-first.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-    return (f"\n  Before it a first stage of {last['step']:,} steps and {last['seconds'] / 60:.0f} minutes, with other records, "
-            f"{shares_of(first)}\n  (`log-first.jsonl`).")  # fmt: skip
+@dataclass(frozen=True)
+class Stage:
+    """A stage of training before the last one: its recipe, and the file beside the recipe that holds its log."""
+
+    recipe: Recipe
+    log: str
+
+
+def earlier_stages(it: Recipe) -> list[Stage]:
+    """The latest first."""
+    stages: list[Stage] = []
+    while (it := it.first_stage()) is not None:
+        stages.append(Stage(it, f"log-before-{len(stages) + 1}.jsonl"))
+    return stages
+
+
+def stages_before(it: Recipe) -> str:
+    """A line of the card for each of them."""
+    lines = []
+    for stage in earlier_stages(it):
+        last = json.loads((it.path.parent / stage.log).read_text(encoding="utf-8").splitlines()[-1])
+        lines.append(f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, with other records: {shares_of(stage.recipe)}\n"
+                     f"  (`{stage.log}`).")  # fmt: skip
+    return "".join(lines)
 
 
 def card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict]) -> str:
@@ -147,7 +164,7 @@ A small DiffusionGemma that writes four kinds of structured records, trained fro
 - **Recipe**: `recipe.json`, {last["step"]:,} steps{planned} of {it.training.batch_size} canvases, seed {it.training.seed};
   {last["seconds"] / 60:.0f} minutes on a machine busy with other work; {it.training.precision}, no C++ compiler.
   {start_of_training(it.flat_attention)}
-  Log: `log.jsonl`.{first_stage(it)}
+  Log: `log.jsonl`.{stages_before(it)}
 - **Trained on**: {where_trained(run["starts"])}
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`, then
   `uv run python -m diffgemma_lite.structured.finish assets/checkpoints/{name}/recipe.json runs/again`

@@ -186,13 +186,14 @@ def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
     model.save_pretrained(base)
     folder.mkdir()
     recipe = {"task": "records", "base": "base", "questions": P, "tests": P, "limits": [1, 4], "max_prompt": 5,
-              "distil": {"steps": 2, "batch_size": 2}}  # fmt: skip
+              "families": ["sql"], "distil": {"steps": 2, "batch_size": 2}}  # fmt: skip
     (folder / "recipe.json").write_text(json.dumps(recipe))
     monkeypatch.setattr(recipe_run, "questions", lambda *_: (asked(), asked()))
     monkeypatch.setattr(recipe_run, "worth_keeping", lambda scores: True)
     scores = recipe_run.run(folder / "recipe.json", tmp_path / "out")
     assert [s for s in scores if s in recipe_run.STAGES] == list(recipe_run.STAGES)
     card = (folder / "README.md").read_text()
+    assert "(task records, sql)" in card
     assert all(sentence in card for sentence in scores["words"]) and (folder / "model.safetensors").exists()
     stamp = (folder / "scores.json").read_text()
     monkeypatch.setattr(recipe_run, "distill", None)  # nothing is run twice
