@@ -47,8 +47,9 @@ def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Question
     tokenizer, size = Tokenizer.load(base), (model.config.canvas_length, recipe["max_prompt"])
     splits = list(zip(("train", "test"), counts, strict=True))
     if recipe["task"] == "records":
-        families = tuple(recipe.get("families", FAMILIES))
-        asked = [record_questions(tokenizer, records(split, n, seed=1, families=families), *size) for split, n in splits]
+        families = {"train": recipe.get("families", FAMILIES)}
+        families["test"] = recipe.get("test_families", families["train"])
+        asked = [record_questions(tokenizer, records(split, n, seed=1, families=families[split]), *size) for split, n in splits]
     else:
         asked = [body_questions(tokenizer, load_corpus(split, "body"), *size, n) for split, n in splits]
     return asked[0], asked[1]
@@ -144,7 +145,7 @@ def ship(recipe: dict, scores: dict, out: Path, folder: Path) -> None:
 
 def kind_of(recipe: dict) -> str:
     """Which of the task's questions, in words."""
-    return ", ".join(["", *([recipe["band"]] if "band" in recipe else []), *recipe.get("families", [])])
+    return ", ".join(["", *([recipe["band"]] if "band" in recipe else []), *recipe.get("test_families", recipe.get("families", []))])
 
 
 def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:

@@ -85,7 +85,7 @@ def broken_table(structured: dict, way: str = "greedy") -> str:
     for family, found in structured["families"].items():
         counts = [found[name]["broken"] for name in ("diffusion", way)]
         n = found[way]["valid"]["n"]
-        for name in sorted({*counts[0], *counts[1]}, key=lambda name: -counts[1].get(name, 0)):
+        for name in sorted({*counts[0], *counts[1]}, key=lambda name: (-counts[1].get(name, 0), name)):
             lines.append(f"| {family} | {name} | " + " | ".join(f"{each.get(name, 0) / n:.1%}" for each in counts) + " |")
     head = ["| family | broken constraint | diffusion | left to right |", "|---|---|---|---|"]
     return "\n".join(head + lines)
