@@ -152,7 +152,8 @@ def flatten_scores(model: nn.Module) -> nn.Module:
     """Before training: let a fresh model look around. Returns the model.
 
     Normed queries and keys of width Hd have length sqrt(Hd), and nothing divides their product by sqrt(Hd): scores of a
-    fresh model spread like sqrt(Hd), so its softmax picks one key almost alone, at random, and gradients reach no other.
+    fresh model spread like sqrt(Hd), so its softmax picks one key almost alone, at random, and little of the gradient
+    reaches the others.
     Norm weights of Hd^-0.25 give scores that spread like 1, as in a transformer that divides; training moves them from there.
     """
     for block in model.layers:

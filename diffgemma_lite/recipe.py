@@ -30,8 +30,17 @@ from .train_state import read_state
 HELD_OUT_EXAMPLES, SAMPLED_PROMPTS, TEXT_PLAN = 1000, 32, TextPlan()
 
 
+KEYS = ("about", "preset", "config", "kernels", "tokenizer", "data", "train", "generation", "flat_attention", "first", "text")
+
+
 class Recipe:
-    """A parsed recipe.json, its tokenizer (in the same folder, or in the one it names) and its data."""
+    """A parsed recipe.json, its tokenizer (in the same folder, or in the one it names) and its data.
+
+    preset, config: the model. kernels: how it is computed (`set_kernels`). flat_attention: `attention.flatten_scores` before
+    training. data: kind, sizes and what is drawn. train: a TrainConfig. first: an earlier stage, as changes of data and train,
+    the step `until` which it goes, and perhaps a `first` of its own. generation: what generation_config.json will say.
+    text: changes of the TextPlan it is scored by.
+    """
 
     def __init__(self, path: str | Path, plan: dict | None = None):
         from .data.tokenizer import Tokenizer
@@ -41,6 +50,9 @@ class Recipe:
             self.plan = json.loads(self.path.read_text(encoding="utf-8")) if plan is None else plan
         except (OSError, ValueError) as error:
             raise ValueError(f"recipe: {path} cannot be read as JSON ({error})") from error
+        unknown = sorted(set(self.plan) - set(KEYS))
+        if unknown:
+            raise ValueError(f"recipe: {path} has {', '.join(unknown)}, takes {', '.join(KEYS)}")
         self.tokenizer = Tokenizer.load(self.path.parent / self.plan.get("tokenizer", "."))
         self.config = Config.preset(self.plan["preset"], vocab_size=self.tokenizer.vocab_size, **self.plan.get("config", {}))
         self.training = TrainConfig(**self.plan["train"])
@@ -58,9 +70,16 @@ class Recipe:
         if "first" not in self.plan:
             return None
         changes = self.plan["first"]
+        unknown = sorted(set(changes) - {"about", "until", "data", "train", "first"})
+        if unknown or "until" not in changes:
+            raise ValueError(f"first: got {', '.join(changes)}, takes until, and any of about, data, train, first")
         plan = {name: value for name, value in self.plan.items() if name != "first"}
         plan |= {part: plan[part] | changes.get(part, {}) for part in ("data", "train")}
-        return Recipe(self.path, plan | ({"first": changes["first"]} if "first" in changes else {}))
+        stage = Recipe(self.path, plan | ({"first": changes["first"]} if "first" in changes else {}))
+        until, each, most = changes["until"], stage.training.log_every, stage.training.steps
+        if not isinstance(until, int) or not 0 < until <= most or until % each:
+            raise ValueError(f"first.until: got {until!r}, takes a multiple of log_every = {each} from {each} to steps = {most}")
+        return stage
 
     @property
     def kind(self) -> str:
@@ -87,6 +106,8 @@ class Recipe:
             if split != "train":
                 return templates.records(split, HELD_OUT_EXAMPLES)
             shares, seed = data.get("shares", dict.fromkeys(templates.FAMILIES, 1)), data.get("seed", 0)
+            if not shares or not set(shares) <= set(templates.FAMILIES) or not all(share > 0 for share in shares.values()):
+                raise ValueError(f"data.shares: got {shares}, takes numbers above 0 for some of {', '.join(templates.FAMILIES)}")
             count = {family: int(data["records"] * share / sum(shares.values())) for family, share in shares.items()}
             return [r for family in shares for r in templates.records(split, count[family], seed=seed, families=(family,))]
         raise ValueError(f"data: {self.path} names kind {self.kind!r}, takes 'python' or 'templates'")
@@ -104,7 +125,7 @@ def _train(it: Recipe, model: DiffusionGemma, out: Path, until: int) -> None:
     if first is not None and not (out / STATE).exists():
         needed, state = it.plan["first"]["until"], out / "first" / STATE
         if not state.exists() or int(read_state(state)[0]["step"]) < needed:
-            _train(first, model, out / "first", needed)
+            _train(first, first.new_model().to(model.device), out / "first", needed)
         load_weights(model, out / "first")
     examples = it.examples("train")
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(examples):,} examples", flush=True)
@@ -125,7 +146,7 @@ def load_weights(model: DiffusionGemma, run: Path) -> dict[str, str]:
 
 def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     """Evaluate the trained weights on held-out modules and write model, log, scores and card beside the recipe."""
-    it, out = Recipe(recipe), Path(out)
+    it, out = _of_python(Recipe(recipe)), Path(out)
     model = it.new_model()
     meta = load_weights(model, out)
     model.generation_defaults = it.plan["generation"]
@@ -145,6 +166,15 @@ def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     write_card(it)
 
 
+def _of_python(it: Recipe) -> Recipe:
+    """The scores and the card of this file speak of Python."""
+    if it.kind != "python":
+        raise ValueError(f"recipe: {it.path} has kind {it.kind!r}, takes 'python' (structured.finish scores records)")
+    if "first" in it.plan:
+        raise ValueError(f"recipe: {it.path} has an earlier stage, takes none: this card does not tell of it")
+    return it
+
+
 def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
     """What evaluate_text.py finds on the test split, its metrics being the last that are looked at."""
     from .data.python_corpus import load_corpus
@@ -157,7 +187,7 @@ def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
 
 def write_card(it: Recipe) -> None:
     """README.md beside the recipe, from the scores, the log and the weights that lie there."""
-    folder = it.path.parent
+    folder = _of_python(it).path.parent
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     card = model_card(folder.name, it.config, it.training, it.new_model(), scores, log, flat_attention=it.flat_attention)

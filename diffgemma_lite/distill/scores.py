@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -39,3 +40,25 @@ def variety(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, draws: 
     found = [[tuple(a.canvas[n].tolist()) for a in tried if bool(a.right[n])] for n in range(len(some))]
     shares = [len(set(each)) / len(each) for each in found if len(each) > 1]
     return sum(shares) / len(shares) if shares else None
+
+
+def by_family(base: Path, taught: Path, sampler: SamplerConfig, few_steps: int | None, count: int) -> dict[str, dict]:
+    """Valid records and steps of every family, also those that were not asked about: of the base with its own limit, and of the
+    taught model with the limit it was taught for."""
+    from ..data.templates import FAMILIES, records
+    from ..data.tokenizer import Tokenizer
+    from ..structured.scores import denoise_records, score_records
+
+    tokenizer, found = Tokenizer.load(base), {}
+    limits = {"before": sampler.max_denoising_steps, "after": few_steps or sampler.max_denoising_steps}
+    for stage, folder in (("before", base), ("after", taught)):
+        model, some = DiffusionGemma.from_pretrained(folder, dtype=torch.float32), {}
+        model.to(torch.bfloat16).to(torch.float32)  # as it is stored
+        for family in FAMILIES:
+            asked = records("test", count, seed=2, families=(family,))
+            written = denoise_records(model, tokenizer, asked, replace(sampler, max_denoising_steps=limits[stage]))
+            some[family] = {part: value for part, value in score_records(tokenizer, asked, written).items() if part != "broken"}
+        hits, steps = (sum(f(x) for x in some.values()) for f in (lambda x: x["valid"]["share"], lambda x: x["passes"]))
+        some["all"] = {"valid": share(round(hits * count), len(FAMILIES) * count), "passes": steps / len(FAMILIES)}
+        found[stage] = {"limit": limits[stage], "found": some}
+    return found

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = " ".join(["python -m diffgemma_lite.measure record --out", f"assets/recordings/{out.name}", *said])
     settings = dict(seconds=given.seconds, limit=given.limit, retry=given.retry)
     record(out, sections=given.section, device=device, command=command, **settings)
-    print(f"{out.name}: done; show it with: python -m diffgemma_lite.measure replay {given.out or out.name}")
+    print(f"{out.name}: done; show it with: python -m diffgemma_lite.measure replay {given.out or out}")
     return 0
 
 

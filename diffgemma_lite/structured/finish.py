@@ -176,7 +176,8 @@ next token {shown(scores["held_out"]["encoder"])}. The denoising loss is not a l
 
 Seeds from {scores["seed"]}; at most {sampler["max_denoising_steps"]} denoising steps, entropy bound
 {sampler["entropy_bound"]}, adaptive stop; passes: calls of `decode`, or tokens. Left to right: the encoder side of these
-same weights, greedy, or drawn at temperature {TEMPERATURE}.
+same weights, greedy, or drawn at temperature {TEMPERATURE}; its first token is given (a request has no mark of its end) and not
+counted as a pass.
 
 {family_table(scores["structured"])}
 
@@ -184,16 +185,16 @@ Which constraints are broken, as shares of the family's records (left to right: 
 
 {broken_table(scores["structured"])}
 
-The last {END_TOKENS} tokens are given. A canvas pins them; from left to right nothing can be told, so the end is compared,
-or put over what was written:
+The last {END_TOKENS} tokens are given, and with them where the record ends. A canvas pins them; from left to right nothing can be
+told, so the end is compared, or put in its place over what was written, which also breaks a record of another length:
 
 {ends_table(scores["structured"])}
 
 ## A wrong token in a nearly finished canvas
 
 A right test record, {LATE:.0%} of its tokens unsettled, one wrong token that breaks a constraint among the others. Repaired:
-the record breaks none at the end. Masked decoding never touches a written token; its mask is an id that training
-never used.
+the record breaks none at the end. Masked decoding never touches a written token; its mask is a marker that no
+record holds, which training met only as noise.
 
 {planted_table(scores["planted"])}
 

@@ -7,7 +7,8 @@ wrong token among those that stand. Both samplers go on from there with the same
     masked    step_functions.masked_step, which fills in what is masked and touches nothing that is written
 
 Only tokens that break a constraint are planted, so that "repaired" can be asked of the record: does it break none at the
-end? The model was trained with uniform noise; the mask is an id it never saw, and looks to it like any other noise.
+end? The model was trained with uniform noise; the mask is a marker that no record
+holds: training met it only as noise, and as noise it is read.
 """
 
 from __future__ import annotations

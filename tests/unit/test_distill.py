@@ -177,6 +177,9 @@ def test_words_come_from_the_numbers():
     assert "is not reached" in " ".join(recipe_run.words(made_scores(5.0, 0.9)))
     assert recipe_run.worth_keeping(made_scores(4.0, 0.75)) and not recipe_run.worth_keeping(made_scores(4.0, 0.6))
     assert not recipe_run.worth_keeping(made_scores(11.0, 0.9))
+    few = " ".join(recipe_run.words(made_scores(8.0, 0.9), few_steps=1))  # a row of the curve: that is how it is shipped
+    assert "Allowed the 1 steps it was taught for: 90.0% [80.0%, 100.0%] right at 1.00 steps" in few and "fall 10.00 times" in few
+    assert recipe_run.worth_keeping(made_scores(11.0, 0.9), few_steps=1)
 
 
 def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
@@ -189,11 +192,13 @@ def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
               "families": ["sql"], "distil": {"steps": 2, "batch_size": 2}}  # fmt: skip
     (folder / "recipe.json").write_text(json.dumps(recipe))
     monkeypatch.setattr(recipe_run, "questions", lambda *_: (asked(), asked()))
-    monkeypatch.setattr(recipe_run, "worth_keeping", lambda scores: True)
+    monkeypatch.setattr(recipe_run, "worth_keeping", lambda *_: True)
+    valid = {"valid": {"n": 10, "share": 0.9, "low": 0.8, "high": 1.0}, "passes": 2.5}
+    monkeypatch.setattr(recipe_run, "by_family", lambda *_: {s: {"limit": 4, "found": {"sum": valid, "all": valid}} for s in ("before", "after")})
     scores = recipe_run.run(folder / "recipe.json", tmp_path / "out")
     assert [s for s in scores if s in recipe_run.STAGES] == list(recipe_run.STAGES)
     card = (folder / "README.md").read_text()
-    assert "(task records, sql)" in card
+    assert "(task records, sql)" in card and "| sum | 90.0% [80.0%, 100.0%], 2.50 steps | 90.0%" in card
     assert all(sentence in card for sentence in scores["words"]) and (folder / "model.safetensors").exists()
     stamp = (folder / "scores.json").read_text()
     monkeypatch.setattr(recipe_run, "distill", None)  # nothing is run twice

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def test_a_recipe_says_how_much_of_each_family_of_records(tmp_path):
     del plan["data"]["shares"]
     assert counts() == [15] * 4
     plan["data"]["shares"] = {"json": 1, "xml": 1}
-    with pytest.raises(ValueError, match="families: got \\('xml',\\), takes some of json"):
+    with pytest.raises(ValueError, match="data.shares: got {'json': 1, 'xml': 1}, takes numbers above 0 for some of json"):
         counts()
 
 
@@ -143,6 +144,33 @@ def test_a_first_stage_ends_where_it_is_told_and_hands_its_weights_on(tmp_path):
     before = (run / "first" / "log.jsonl").read_bytes()
     recipes.train_recipe(tmp_path / "recipe.json", run)  # nothing left to do
     assert (run / "first" / "log.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"flat_atention": True}, "has flat_atention, takes about, preset"),
+        ({"first": {"data": {}}}, "first: got data, takes until"),
+        ({"first": {"until": 3}}, "first.until: got 3, takes a multiple of log_every = 2 from 2 to steps = 4"),
+        ({"first": {"until": 6}}, "first.until: got 6"),
+        ({"first": {"until": 2, "trian": {}}}, "first: got until, trian, takes"),
+        ({"data": {"kind": "templates", "records": 4, "shares": {"sum": 0}, "max_prompt": 9, "max_canvases": 1}}, "data.shares: got {'sum': 0}"),
+    ],
+)
+def test_a_recipe_that_cannot_be_meant_is_refused(tiny_recipe, change, said):
+    plan = json.loads(tiny_recipe.read_text(encoding="utf-8"))
+    tiny_recipe.write_text(json.dumps(plan | change), encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        it = recipes.Recipe(tiny_recipe)
+        it.first_stage()
+        it.examples("train")
+
+
+def test_the_python_card_is_not_written_for_records(tmp_path):
+    for command in (["finish", str(SHIPPED.parent / "templates-small" / "recipe.json"), str(tmp_path)],
+                    ["card", str(SHIPPED.parent / "templates-small" / "recipe.json")]):  # fmt: skip
+        with pytest.raises(ValueError, match="kind 'templates', takes 'python'"):
+            recipes.main(command)
 
 
 def test_the_larger_recipe_is_one_that_can_be_trained():
