@@ -61,7 +61,7 @@ def run(recipe_path: Path, out: Path) -> dict[str, Any]:
     model = DiffusionGemma.from_pretrained(base, dtype=torch.float32)
     sampler = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf", **recipe.get("sampler", {}))
     asked, tests = questions(recipe, base, model)
-    scores, tried = begun_scores(path, base), None
+    scores, tried, few_steps = begun_scores(path, base), None, Distillation(**recipe["distil"]).few_steps
     for stage in STAGES:
         if stage in scores:
             continue
@@ -82,14 +82,15 @@ def run(recipe_path: Path, out: Path) -> dict[str, Any]:
         scores[stage] = {"curve": curve, "variety": varied, "seconds": spent, "log": log}
         version = torch.__version__.split("+")[0]
         scores["machine"] = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": version}
-        scores["words"] = words(scores, Distillation(**recipe["distil"]).few_steps)
+        scores["words"] = words(scores, few_steps)
         path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
         print(stage, json.dumps(curve), flush=True)
     if recipe["task"] == "records" and "families" not in scores:
-        scores["families"] = by_family(base, out, sampler, Distillation(**recipe["distil"]).few_steps, recipe.get("family_tests", 100))
-        path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+        scores["families"] = by_family(base, out, sampler, few_steps, recipe.get("family_tests", 100))
+    scores["words"] = words(scores, few_steps)
+    path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     print("\n".join(scores["words"]))
-    if worth_keeping(scores, Distillation(**recipe["distil"]).few_steps):
+    if worth_keeping(scores, few_steps):
         ship(recipe, scores, out, folder)
     return scores
 
