@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from .checks import check_class, check_generators, check_integer, check_tensor, is_integer, shown
+from .checks import check_class, check_generators, check_tensor, is_integer, shown
 from .noise import Generators, uniform_tokens
 
 

@@ -66,7 +66,10 @@ def attempt(
     model, layout: Layout, puzzles: Sequence[Puzzle], *, sibling: str = "uniform", sampler: SamplerConfig = SAMPLER,
     batch_size: int = 100, seed: int = 0, digits_only: bool = True,
 ) -> Attempt:  # fmt: skip
-    """Let the model solve puzzles; puzzle number i draws from the seed `seed + i`, whatever the batch."""
+    """Let the model solve puzzles; puzzle number i draws from the seed `seed + i`, whatever the batch.
+
+    digits_only limits the decoder's logits; the autoregressive sibling writes from the whole vocabulary.
+    """
     if not puzzles:
         raise ValueError("puzzles: is empty, takes at least one")
     grids, steps, start = [], [], time.perf_counter()
