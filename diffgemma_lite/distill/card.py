@@ -60,19 +60,23 @@ def words(scores: dict, few_steps: int | None = None) -> list[str]:
 
 def family_table(scores: dict) -> str:
     """Markdown, or nothing where families were not scored."""
-    if "families" not in scores:
+    stages = scores.get("families", [])
+    if not stages:
         return ""
-    stages = scores["families"]
-    rows = [f"| {name} | " + " | ".join(f"{_right({'right': stages[s]['found'][name]['valid']})}, {stages[s]['found'][name]['passes']:.2f} steps"
-                                        for s in stages) + " |" for name in stages["after"]["found"]]  # fmt: skip
-    n, heads = stages["after"]["found"]["all"]["valid"]["n"], [f"{s}, limit {stages[s]['limit']}" for s in stages]
-    return "\n".join([f"\nEvery family, {n // (len(rows) - 1)} test requests each, other ones than above:\n", "| family | " + " | ".join(heads) + " |",
-                      "|---|---|---|", *rows, ""])  # fmt: skip
+    rows = []
+    for name in stages[0]["found"]:
+        cells = (f"{_right({'right': s['found'][name]['valid']})}, {s['found'][name]['passes']:.2f} steps" for s in stages)
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    each = stages[0]["found"]["all"]["valid"]["n"] // (len(rows) - 1)
+    head = "| family | " + " | ".join(f"{s['stage']}, limit {s['limit']}" for s in stages) + " |"
+    said = f"Every family, {each} test requests each, other ones than above:"
+    return "\n".join(["", said, "", head, "|---" * (len(stages) + 1) + "|", *rows, ""])
 
 
 def kind_of(recipe: dict) -> str:
     """Which of the task's questions, in words."""
-    return ", ".join(["", *([recipe["band"]] if "band" in recipe else []), *recipe.get("test_families", recipe.get("families", []))])
+    asked = ", ".join(["", *([recipe["band"]] if "band" in recipe else []), *recipe.get("families", [])])
+    return asked + (f"; tests: {', '.join(recipe['test_families'])}" if "test_families" in recipe else "")
 
 
 def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:

@@ -42,23 +42,24 @@ def variety(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, draws: 
     return sum(shares) / len(shares) if shares else None
 
 
-def by_family(base: Path, taught: Path, sampler: SamplerConfig, few_steps: int | None, count: int) -> dict[str, dict]:
-    """Valid records and steps of every family, also those that were not asked about: of the base with its own limit, and of the
-    taught model with the limit it was taught for."""
+def by_family(base: Path, taught: Path, sampler: SamplerConfig, few_steps: int, count: int) -> list[dict]:
+    """Valid records and steps of every family, also those that were not asked about: the base, the taught model with the limit it
+    was taught for, and the taught model with the base's limit. Each {"stage", "limit", "found": {family: {"valid", "passes"}}}."""
     from ..data.templates import FAMILIES, records
     from ..data.tokenizer import Tokenizer
     from ..structured.scores import denoise_records, score_records
 
-    tokenizer, found = Tokenizer.load(base), {}
-    limits = {"before": sampler.max_denoising_steps, "after": few_steps or sampler.max_denoising_steps}
-    for stage, folder in (("before", base), ("after", taught)):
-        model, some = DiffusionGemma.from_pretrained(folder, dtype=torch.float32), {}
+    tokenizer, rows, most = Tokenizer.load(base), [], sampler.max_denoising_steps
+    for stage, folder, limit in (("before", base, most), ("after", taught, few_steps), ("after", taught, most)):
+        model, found = DiffusionGemma.from_pretrained(folder, dtype=torch.float32), {}
         model.to(torch.bfloat16).to(torch.float32)  # as it is stored
         for family in FAMILIES:
             asked = records("test", count, seed=2, families=(family,))
-            written = denoise_records(model, tokenizer, asked, replace(sampler, max_denoising_steps=limits[stage]))
-            some[family] = {part: value for part, value in score_records(tokenizer, asked, written).items() if part != "broken"}
-        hits, steps = (sum(f(x) for x in some.values()) for f in (lambda x: x["valid"]["share"], lambda x: x["passes"]))
-        some["all"] = {"valid": share(round(hits * count), len(FAMILIES) * count), "passes": steps / len(FAMILIES)}
-        found[stage] = {"limit": limits[stage], "found": some}
-    return found
+            written = denoise_records(model, tokenizer, asked, replace(sampler, max_denoising_steps=limit))
+            scored = score_records(tokenizer, asked, written)
+            found[family] = {part: scored[part] for part in ("valid", "passes")}
+        right = sum(round(x["valid"]["share"] * count) for x in found.values())
+        steps = sum(x["passes"] for x in found.values()) / len(found)
+        found["all"] = {"valid": share(right, len(FAMILIES) * count), "passes": steps}
+        rows.append({"stage": stage, "limit": limit, "found": found})
+    return rows

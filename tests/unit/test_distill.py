@@ -194,7 +194,7 @@ def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe_run, "questions", lambda *_: (asked(), asked()))
     monkeypatch.setattr(recipe_run, "worth_keeping", lambda *_: True)
     valid = {"valid": {"n": 10, "share": 0.9, "low": 0.8, "high": 1.0}, "passes": 2.5}
-    monkeypatch.setattr(recipe_run, "by_family", lambda *_: {s: {"limit": 4, "found": {"sum": valid, "all": valid}} for s in ("before", "after")})
+    monkeypatch.setattr(recipe_run, "by_family", lambda *_: [{"stage": s, "limit": 4, "found": {"sum": valid, "all": valid}} for s in ("before", "after")])
     scores = recipe_run.run(folder / "recipe.json", tmp_path / "out")
     assert [s for s in scores if s in recipe_run.STAGES] == list(recipe_run.STAGES)
     card = (folder / "README.md").read_text()

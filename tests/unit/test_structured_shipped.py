@@ -11,6 +11,7 @@ import torch
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.templates import FAMILIES, records
 from diffgemma_lite.data.tokenizer import Tokenizer
+from diffgemma_lite.distill.card import card as distillation_card
 from diffgemma_lite.recipe import Recipe
 from diffgemma_lite.structured.finish import card, earlier_stages
 from diffgemma_lite.structured.planted import go_on, plant, score_planted
@@ -66,3 +67,14 @@ def test_the_card_is_made_of_the_recorded_scores(ours, scores):
     stages = earlier_stages(it)
     ends = [json.loads((FOLDER / stage.log).read_text(encoding="utf-8").splitlines()[-1])["step"] for stage in stages]
     assert ends == [it.plan["first"]["until"], it.plan["first"]["first"]["until"]]
+
+
+def test_the_model_of_few_steps_takes_few_and_its_card_is_made_of_its_scores():
+    folder, (model, tokenizer, sampler) = ASSETS / "templates-few-steps", load("templates-few-steps")
+    recipe, scores = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("recipe.json", "scores.json"))
+    assert (folder / "README.md").read_text(encoding="utf-8") == distillation_card(folder.name, recipe, scores, model)
+    assert sampler.max_denoising_steps == recipe["distil"]["few_steps"]
+    some = records("test", 12, seed=77, families=("sql",))
+    found = score_records(tokenizer, some, denoise_records(model, tokenizer, some, sampler))
+    assert found["passes"] <= sampler.max_denoising_steps and found["valid"]["share"] >= 0.5
+    assert [row["found"]["all"]["valid"]["n"] for row in scores["families"]] == [recipe["family_tests"] * len(FAMILIES)] * 3
