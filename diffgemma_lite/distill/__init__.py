@@ -18,7 +18,8 @@ as well: `variety`, the share of different answers among all right ones. What ha
 questions   what is asked and what is right: a Sudoku, a record, the body of a function
 teacher     steps 1 and 2: answers, and the targets among them
 train       steps 3 and 4
-scores      accuracy at a limit on the steps, and variety
+scores      accuracy at a limit on the steps, variety, and every family of records
+card        the words and the card, from the scores alone
 run         a recipe, stage by stage
 """
 

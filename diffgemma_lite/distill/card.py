@@ -69,7 +69,7 @@ def family_table(scores: dict) -> str:
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     each = stages[0]["found"]["all"]["valid"]["n"] // (len(rows) - 1)
     head = "| family | " + " | ".join(f"{s['stage']}, limit {s['limit']}" for s in stages) + " |"
-    said = f"Every family, {each} test requests each, other ones than above:"
+    said = f"Every family, {each} test records each, drawn with another seed (sql has few requests, and repeats them):"
     return "\n".join(["", said, "", head, "|---" * (len(stages) + 1) + "|", *rows, ""])
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from ..data.templates import FAMILIES, HELD_OUT
+from ..data.templates import FAMILIES, HELD_OUT, records
 from ..evaluate import evaluate
 from ..model import DiffusionGemma
 from ..model_card import shown, start_of_training, where_trained
@@ -115,6 +115,15 @@ def planted_table(planted: dict) -> str:
     return "\n".join(head + lines)
 
 
+def different_requests(scores: dict) -> str:
+    """How many different requests the scored records of each family have: sql, of two names, has few."""
+    counted = {}
+    for family, found in scores["structured"]["families"].items():
+        some = records("test", found["diffusion"]["valid"]["n"], seed=scores["seed"], families=(family,))
+        counted[family] = len({record.prompt for record in some})
+    return ", ".join(f"{family} {count}" for family, count in counted.items())
+
+
 def shares_of(it: Recipe) -> str:
     """How much of each family a stage of training saw, in words."""
     shares = it.plan["data"].get("shares", dict.fromkeys(FAMILIES, 1))
@@ -180,6 +189,9 @@ same weights, greedy, or drawn at temperature {TEMPERATURE}; its first token is 
 counted as a pass.
 
 {family_table(scores["structured"])}
+
+Different requests among them: {different_requests(scores)}. A request that comes again is met with other noise; the intervals
+take records, not requests, as independent.
 
 Which constraints are broken, as shares of the family's records (left to right: greedy):
 
