@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.sudoku_splits import disguise, draw_clues, minimal_puzzles
+from ..sampler import SamplerConfig
 from .task import FIRST, MASK, Layout
 
 SIBLINGS = ("uniform", "masked", "autoregressive")
@@ -38,6 +39,8 @@ class SudokuTraining:
     most: int = 60
     all_noise: float = 0.2  # share of the examples with noise level 1; the others' is uniform
     slips: float = 0.15  # share of the examples whose noise is digits (given ones too) instead of any token
+    own_rows: int = 0  # rows of the batch that are runs of the sampler under way (own_states.py)
+    own_sampler: dict = field(default_factory=dict)  # their SamplerConfig, where it differs from the published one
     seed: int = 0
     precision: str = "float32"  # or "bfloat16": autocast
     experts: str = "grouped"  # or "loop", which can be faster in bfloat16 on a CPU
@@ -63,6 +66,19 @@ class SudokuTraining:
         if list(points) != sorted(points) or any(share < 0 for _, share in points):
             raise ValueError(f"rate_points: got {points}, takes (step, share of at least 0) pairs, steps ascending")
         object.__setattr__(self, "rate_points", points)
+        self._check_own()
+
+    def _check_own(self) -> None:
+        rows, size = self.own_rows, self.batch_size
+        if not 0 <= rows <= size or (size - rows) % 2:
+            raise ValueError(f"own_rows: got {rows}, takes 0 to batch_size = {size}, leaving an even number of others")
+        if rows and self.sibling != "uniform":
+            raise ValueError(f"own_rows: got {rows} for the {self.sibling} sibling, takes 0 there")
+        names = [f.name for f in fields(SamplerConfig)]
+        if (self.own_sampler and not rows) or not set(self.own_sampler) <= set(names):
+            got = f"{self.own_sampler} with own_rows = {rows}"
+            raise ValueError(f"own_sampler: got {got}, takes with own_rows any of {', '.join(names)}")
+        SamplerConfig(**self.own_sampler)
 
     def rate(self, step: int) -> float:
         """Learning rate of step 0 .. steps - 1."""
@@ -87,9 +103,12 @@ def stack_puzzles(puzzles) -> tuple[np.ndarray, np.ndarray]:
     return np.array([p.solution for p in puzzles]), np.array([p.clues for p in puzzles]) > 0
 
 
-def draw_batch(layout: Layout, stacked: tuple[np.ndarray, np.ndarray], plan: SudokuTraining, step: int) -> SudokuBatch:
-    """The batch of a step: puzzles in disguise, clues around the minimal ones, noise. Depends on (seed, step) alone."""
-    rng, b, (solutions, minimal) = np.random.default_rng([plan.seed, step]), plan.batch_size, stacked
+def draw_batch(
+    layout: Layout, stacked: tuple[np.ndarray, np.ndarray], plan: SudokuTraining, step: int, stream: int = 0
+) -> SudokuBatch:
+    """The batch of a step: puzzles in disguise, clues around the minimal ones, noise. Depends on (seed, step, stream) alone."""
+    seed = [plan.seed, step, stream] if stream else [plan.seed, step]
+    rng, b, (solutions, minimal) = np.random.default_rng(seed), plan.batch_size, stacked
     pick = rng.integers(0, len(solutions), b)
     grid, source = disguise(solutions[pick], rng)
     most = np.where(rng.random(b) < 0.5, plan.middle, plan.most)

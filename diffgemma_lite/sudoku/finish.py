@@ -23,7 +23,8 @@ from ..sampler import SamplerConfig
 from .batches import SudokuTraining
 from .evaluate import attempt, score
 from .task import Layout
-from .train import STATE, new_model, read_recipe
+from .state import STATE
+from .train import new_model, read_recipe
 
 CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
 

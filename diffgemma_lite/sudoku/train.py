@@ -5,7 +5,8 @@
     autoregressive  the encoder side predicts each digit from the puzzle and the digits before it
 
 A batch is a function of (seed, step) (batches.py): nothing random lives in the loop, and resuming is exact, as in the
-package's train.py, whose optimizer this file uses. Half of the rows are told what a first pass believed (self-conditioning).
+package's train.py, whose optimizer this file uses. Half of the rows are told what a first pass believed (self-conditioning);
+in a later stage rows may be runs of the sampler under way instead (own_states.py).
 
     python -m diffgemma_lite.sudoku.train assets/checkpoints/sudoku-small/recipe.json runs/sudoku      # resumes
 """
@@ -17,13 +18,10 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ..attention import KVCache
@@ -31,14 +29,16 @@ from ..loss import mean_cross_entropy
 from ..model import DiffusionGemma
 from ..train import TrainConfig, make_optimizer
 from .batches import SudokuBatch, SudokuTraining, draw_batch, training_puzzles
+from .own_states import OwnBatch, OwnStates
+from .state import STATE, load_run, save_run
 from .task import Layout, start_geometry
 
 
-def _same_prompt_cache(model: DiffusionGemma, batch: SudokuBatch, layout: Layout) -> KVCache:
+def _same_prompt_cache(model: DiffusionGemma, prompt: Tensor, layout: Layout) -> KVCache:
     """The encoder's cache [B, ...]. Where every puzzle has the same prompt (legend, pairs), it is read once for all rows."""
     if layout.name not in ("legend", "pairs"):
-        return model.encode(batch.prompt)
-    one, rows = model.encode(batch.prompt[:1]), len(batch.prompt)
+        return model.encode(prompt)
+    one, rows = model.encode(prompt[:1]), len(prompt)
     return KVCache(*(tuple(x.expand(rows, -1, -1, -1) for x in side) for side in (one.keys, one.values)))
 
 
@@ -48,7 +48,7 @@ def sudoku_loss(model: DiffusionGemma, batch: SudokuBatch, layout: Layout, sibli
         hidden, _ = model.encode_hidden(torch.cat([batch.prompt, batch.clean[:, :-1]], 1))
         written = hidden[:, batch.prompt.shape[1] - 1 :]
         return mean_cross_entropy(model.logits(written), batch.clean, batch.counted).mean()
-    cache, half = _same_prompt_cache(model, batch, layout), len(batch.clean) // 2
+    cache, half = _same_prompt_cache(model, batch.prompt, layout), len(batch.clean) // 2
     first = KVCache(*(tuple(x[:half].detach() for x in side) for side in (cache.keys, cache.values)))
     with torch.no_grad():
         belief = model.decode(batch.noisy[:half], first)
@@ -56,6 +56,12 @@ def sudoku_loss(model: DiffusionGemma, batch: SudokuBatch, layout: Layout, sibli
     told = torch.arange(2 * half, device=belief.device) < half
     logits = model.decode(batch.noisy, cache, belief, told)
     return mean_cross_entropy(logits, batch.clean, batch.counted).mean()
+
+
+def own_states_loss(model: DiffusionGemma, batch: OwnBatch, layout: Layout) -> tuple[Tensor, Tensor]:
+    """(mean cross-entropy in nats over the counted positions, logits [B, C, V]) of rows that bring a belief or none."""
+    logits = model.decode(batch.canvas, _same_prompt_cache(model, batch.prompt, layout), batch.belief, batch.told)
+    return mean_cross_entropy(logits, batch.clean, batch.counted).mean(), logits
 
 
 def train_sudoku(
@@ -71,18 +77,23 @@ def train_sudoku(
     folder = None if folder is None else Path(folder)
     adam = {name: getattr(plan, name) for name in ("steps", "learning_rate", "weight_decay", "betas")}
     optimizer = make_optimizer(model, TrainConfig(**adam))
-    step, log = (0, []) if folder is None else load_run(folder, model, optimizer, plan)
-    loss_of = torch.compile(sudoku_loss, dynamic=False) if plan.compile else sudoku_loss
+    own = OwnStates(layout, stacked, plan) if plan.own_rows else None
+    step, log = (0, []) if folder is None else load_run(folder, model, optimizer, plan, own)
+    loss_of = sudoku_loss if own is None else own_states_loss
+    loss_of = torch.compile(loss_of, dynamic=False) if plan.compile else loss_of
     cast = torch.autocast(model.device.type, torch.bfloat16) if plan.precision == "bfloat16" else contextlib.nullcontext()
     spent, start = log[-1]["seconds"] if log else 0.0, time.perf_counter()
     stopped, sums = False, []
     model.set_kernels(experts=plan.experts, fused_norm=True).train()
     while step < plan.steps and not stopped:
-        batch = draw_batch(layout, stacked, plan, step)
         for group in optimizer.param_groups:
             group["lr"] = plan.rate(step)
         with cast:
-            loss = loss_of(model, batch, layout, plan.sibling)
+            if own is None:
+                loss = loss_of(model, draw_batch(layout, stacked, plan, step), layout, plan.sibling)
+            else:
+                loss, logits = loss_of(model, own.batch(step), layout)
+                own.advance(logits, step)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
@@ -95,48 +106,12 @@ def train_sudoku(
                 raise ValueError(f"loss: got {mean[0]} at step {step}, takes a finite one: lower learning_rate")
             seconds, sums = spent + time.perf_counter() - start, []
             log.append({"step": step, "loss": mean[0], "grad_norm": mean[1], "lr": plan.rate(step - 1), "seconds": seconds})
+            log[-1] |= {} if own is None else own.tell()
             stopped = on_log is not None and bool(on_log(log[-1]))
         if folder is not None and (step % plan.checkpoint_every == 0 or stopped or step == plan.steps):
-            save_run(folder, model, optimizer, step, log, plan)
+            save_run(folder, model, optimizer, step, log, plan, own)
     model.eval()
     return log
-
-
-STATE, _MOMENTS = "sudoku_state.safetensors", ("step", "exp_avg", "exp_avg_sq")
-_FREE = {"compile": None, "experts": None}  # how it is computed may change between two starts
-
-
-def save_run(folder: Path, model, optimizer, step: int, log: list[dict], plan: SudokuTraining) -> None:
-    """Weights, moments, step and log in one file that appears whole or not at all; the log also as JSON lines."""
-    tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
-    for name, p in model.named_parameters():
-        tensors |= {f"adam.{kind}.{name}": value for kind, value in optimizer.state.get(p, {}).items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / (STATE + ".partial")
-    run = {"step": step, "log": log, "plan": asdict(plan), "model": asdict(model.config)}
-    save_file(tensors, partial, metadata={key: json.dumps(value) for key, value in run.items()})
-    partial.replace(folder / STATE)
-    (folder / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in log), encoding="utf-8")
-
-
-def load_run(folder: Path, model, optimizer, plan: SudokuTraining) -> tuple[int, list[dict]]:
-    """Fill model and optimizer from the folder's state, if it has one. Returns the step and the log.
-
-    Errors: ValueError for the state of another model or another plan.
-    """
-    if not (folder / STATE).exists():
-        return 0, []
-    with safe_open(folder / STATE, framework="pt", device=str(model.device)) as file:
-        run = {key: json.loads(value) for key, value in file.metadata().items()}
-        stored = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-    for key, wanted in (("plan", plan), ("model", model.config)):
-        if run[key] | _FREE != json.loads(json.dumps(asdict(wanted))) | _FREE:
-            raise ValueError(f"folder: {folder} holds a run with another {key}, takes the same, or another folder")
-    model.load_state_dict({name.removeprefix("model."): v for name, v in stored.items() if name.startswith("model.")})
-    for name, p in model.named_parameters():
-        if f"adam.step.{name}" in stored:
-            optimizer.state[p] = {kind: stored[f"adam.{kind}.{name}"] for kind in _MOMENTS}
-    return run["step"], run["log"]
 
 
 def new_model(layout: Layout, sizes: dict, seed: int, look: float = 3.0) -> DiffusionGemma:
@@ -148,18 +123,28 @@ def new_model(layout: Layout, sizes: dict, seed: int, look: float = 3.0) -> Diff
 
 
 def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
-    """recipe.json -> (everything in it, layout, plan)."""
+    """recipe.json -> (everything in it, layout, plan of the last stage)."""
     recipe = json.loads(Path(path).read_text(encoding="utf-8"))
     return recipe, Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
 
 
-def main(arguments: list[str]) -> None:
-    recipe_path, out = arguments
-    recipe, layout, plan = read_recipe(recipe_path)
+def train_recipe(recipe: dict, out: Path, on_log: Callable[[dict], None] | None = None) -> DiffusionGemma:
+    """Train what a recipe says in the folder `out`, or go on there. With "first", {"puzzles", "train"}, an earlier stage comes
+    before it, in out/first, and the training starts from its weights."""
+    layout, plan = Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
-    stacked = training_puzzles(recipe["puzzles"], layout.n, Path(out) / "puzzles.npz")
+    if "first" in recipe and not (out / STATE).exists():
+        earlier = {name: value for name, value in recipe.items() if name != "first"} | recipe["first"]
+        model.load_state_dict(train_recipe(earlier, out / "first", on_log).state_dict())
+    stacked = training_puzzles(recipe["puzzles"], layout.n, out / "puzzles.npz")
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(stacked[0]):,} puzzles", flush=True)
-    train_sudoku(model, layout, stacked, plan, folder=out, on_log=lambda e: print(json.dumps(e), flush=True))
+    train_sudoku(model, layout, stacked, plan, folder=out, on_log=on_log)
+    return model
+
+
+def main(arguments: list[str]) -> None:
+    recipe, out = arguments
+    train_recipe(read_recipe(recipe)[0], Path(out), lambda e: print(json.dumps(e), flush=True))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""Training on the states that sampling meets: the rows are real runs of the sampler, and a run resumes exactly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffgemma_lite.data.sudoku_splits import minimal_puzzles
+from diffgemma_lite.sampler import Step, denoise_step
+from diffgemma_lite.sudoku.batches import SudokuTraining, stack_puzzles
+from diffgemma_lite.sudoku.evaluate import only_digits
+from diffgemma_lite.sudoku.own_states import OwnStates
+from diffgemma_lite.sudoku.state import STATE
+from diffgemma_lite.sudoku.task import Layout
+from diffgemma_lite.sudoku.train import main, new_model, own_states_loss, train_sudoku
+
+from .tiny import refused
+
+SIZES, LAYOUT = dict(width=32, layers=2), Layout("legend", 4, spare=10)
+SAMPLER = dict(max_denoising_steps=4, t_max=1.5, t_min=1.0, entropy_bound=0.2)
+PLAN = SudokuTraining(steps=6, decay_steps=2, batch_size=6, fewest=6, middle=8, most=12, own_rows=4, own_sampler=SAMPLER,
+                      checkpoint_every=2, log_every=1)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stacked():
+    return stack_puzzles(minimal_puzzles(20, n=4))
+
+
+def test_a_row_begins_as_sampling_does(stacked):
+    own = OwnStates(LAYOUT, stacked, PLAN)
+    batch = own.batch(0)
+    assert len(batch.clean) == 6 and not batch.told.any() and not batch.belief.any()
+    assert torch.equal(own.canvas[own.pinned], own.clean[own.pinned]), "clues stand in the canvas"
+    many = OwnStates(LAYOUT, stacked, replace(PLAN, batch_size=64, own_rows=64))
+    free = many.canvas[~many.pinned]
+    assert (free == many.clean[~many.pinned]).float().mean() < 0.1 and len(free.unique()) > 30, "the rest is any token"
+    assert own.taken == 4 and many.taken == 64
+
+
+def test_rows_are_the_samplers_runs(stacked):
+    """A model that never changes: all rows at one age are what denoise_step gives from the same numbers."""
+    own, model = OwnStates(LAYOUT, stacked, replace(PLAN, batch_size=4)), new_model(LAYOUT, SIZES, 0).eval()
+    begun = {name: value.clone() for name, value in own.state().items()}
+    steps: list[Step] = []
+    canvas, belief, cache = begun["canvas"], None, model.encode(begun["prompt"])
+    for i in range(3):
+        with torch.no_grad():
+            _, logits = own_states_loss(model, own.batch(i), LAYOUT)
+            own.advance(logits, i)
+            wanted = only_digits(LAYOUT)(model.decode(canvas, cache, belief), canvas)
+        g = torch.Generator().manual_seed(PLAN.seed * 1_000_003 + i)
+        steps.append(denoise_step(wanted, canvas, i, own.sampler, previous=steps, generator=g,
+                                  pinned=begun["pinned"], pinned_ids=begun["clean"]))  # fmt: skip
+        canvas, belief = steps[-1].next_canvas, steps[-1].scaled_logits
+        assert torch.equal(own.clean, begun["clean"]), "no row ended: a fresh model solves nothing"
+        assert torch.equal(own.canvas, canvas)
+        torch.testing.assert_close(own.belief, belief, rtol=1e-5, atol=1e-4)
+    assert own.age.tolist() == [3] * 4 and own.batch(3).told.all()
+
+
+def answer_of(own: OwnStates, rows: torch.Tensor) -> torch.Tensor:
+    """Logits [B, C, V] that write the answer in these rows and a digit that is wrong everywhere in the others."""
+    wrong = (own.clean - 4 + 1) % 4 + 4
+    return torch.nn.functional.one_hot(torch.where(rows[:, None], own.clean, wrong), LAYOUT.vocab_size) * 30.0
+
+
+def test_solved_twice_or_spent_and_the_next_puzzle_comes(stacked):
+    own = OwnStates(LAYOUT, stacked, PLAN)
+    first, good = own.clean.clone(), torch.tensor([True, True, False, False])
+    own.advance(answer_of(own, good), 0)
+    assert torch.equal(own.clean, first) and own.tell() == {}, "once is not enough"
+    own.advance(answer_of(own, good), 1)
+    assert own.age.tolist() == [0, 0, 2, 2] and own.taken == 6
+    assert own.tell() == {"own_solved": 1.0, "own_steps": 2.0}
+    for step in (2, 3):
+        own.advance(answer_of(own, torch.zeros(4, dtype=torch.bool)), step)
+    assert own.age.tolist() == [2, 2, 0, 0], "their four steps are spent"
+    assert own.tell() == {"own_solved": 0.0, "own_steps": 4.0} and own.tell() == {}
+    assert not own.belief[2:].any() and own.belief[:2].any()
+
+
+def test_the_loss_is_that_of_ordinary_training_where_no_row_has_a_belief(stacked):
+    own, model = OwnStates(LAYOUT, stacked, PLAN), new_model(LAYOUT, SIZES, 0)
+    batch = own.batch(0)
+    loss, logits = own_states_loss(model, batch, LAYOUT)
+    alone = model.decode(batch.canvas, model.encode(batch.prompt))
+    torch.testing.assert_close(logits, alone)
+    nats = -alone.log_softmax(-1).gather(-1, batch.clean[..., None])[..., 0]
+    each = (nats * batch.counted).sum(1) / batch.counted.sum(1)
+    torch.testing.assert_close(loss, each.mean())
+
+
+def test_resume_is_exact(stacked, tmp_path):
+    whole, cut, resumed = (new_model(LAYOUT, SIZES, seed) for seed in (0, 0, 1))
+    log = train_sudoku(whole, LAYOUT, stacked, PLAN)
+    assert any("own_solved" in entry for entry in log)
+    train_sudoku(cut, LAYOUT, stacked, PLAN, folder=tmp_path, on_log=lambda e: e["step"] == 3)
+    again = train_sudoku(resumed, LAYOUT, stacked, PLAN, folder=tmp_path)
+    assert [e["loss"] for e in again] == [e["loss"] for e in log]
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def test_a_later_stage_starts_from_the_earlier_ones_weights(tmp_path, capsys):
+    train = dict(steps=2, decay_steps=1, batch_size=4, fewest=6, middle=8, most=12, checkpoint_every=2, log_every=1)
+    recipe = {"layout": {"name": "legend", "n": 4}, "look": 0.0, "model": SIZES, "puzzles": 12, "about": "a test",
+              "train": train | dict(seed=1, learning_rate=1e-9, weight_decay=0.0, own_rows=4, own_sampler=SAMPLER),
+              "first": {"puzzles": 6, "train": train}}  # fmt: skip
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    main([str(tmp_path / "recipe.json"), str(tmp_path / "run")])
+    said = capsys.readouterr().out
+    assert "6 puzzles" in said and "12 puzzles" in said
+    from safetensors.torch import load_file
+
+    early, late = (load_file(tmp_path / "run" / part / STATE) for part in ("first", ""))
+    weights = [name for name in early if name.startswith("model.")]
+    assert max(float((early[n] - late[n]).abs().max()) for n in weights) < 1e-7, "a rate of nearly nothing keeps them"
+    assert "own.belief" in late and "own.belief" not in early
+    before = (tmp_path / "run" / "first" / STATE).read_bytes()
+    main([str(tmp_path / "recipe.json"), str(tmp_path / "run")])
+    assert (tmp_path / "run" / "first" / STATE).read_bytes() == before, "what is done is not done again"
+
+
+def test_a_state_from_before_a_setting_existed_is_read(stacked, tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    plan = replace(PLAN, own_rows=0, own_sampler={})
+    train_sudoku(new_model(LAYOUT, SIZES, 0), LAYOUT, stacked, plan, folder=tmp_path, on_log=lambda e: e["step"] == 2)
+    with safe_open(tmp_path / STATE, framework="pt") as file:
+        meta = file.metadata()
+    old = json.loads(meta["plan"])
+    del old["own_rows"], old["own_sampler"]
+    save_file(load_file(tmp_path / STATE), tmp_path / STATE, metadata=meta | {"plan": json.dumps(old)})
+    assert [e["step"] for e in train_sudoku(new_model(LAYOUT, SIZES, 0), LAYOUT, stacked, plan, folder=tmp_path)][-1] == 6
+
+
+def test_refused(stacked):
+    for rows in (-1, 5, 7, 8):
+        with refused("own_rows", str(rows), "even"):
+            replace(PLAN, own_rows=rows)
+    with refused("own_rows", "masked", "takes 0"):
+        replace(PLAN, sibling="masked")
+    with refused("own_sampler", "'speed'", "max_denoising_steps"):
+        replace(PLAN, own_sampler={"speed": 3})
+    with refused("entropy_bound", "-1"):
+        replace(PLAN, own_sampler={"entropy_bound": -1})
+    with refused("own_sampler", "own_rows = 0"):
+        replace(PLAN, own_rows=0)
