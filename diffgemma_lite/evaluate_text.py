@@ -26,7 +26,7 @@ from .likelihood import DRAWS, STEPS, ratio, text_likelihood
 from .loss import example_generator
 from .model import DiffusionGemma
 from .sampler import SamplerConfig
-from .sudoku.evaluate import share
+from .scores import share
 
 TEMPERATURE = 0.6  # of the drawn autoregressive texts: the middle of the published sampler's 0.4 to 0.8
 

@@ -6,6 +6,7 @@ Used by recipe.py, which also writes a shipped card again from the files beside 
 from __future__ import annotations
 
 from .config import Config
+from .scores import percent
 from .train import TrainConfig
 
 
@@ -35,13 +36,6 @@ def start_of_training(flat_attention: bool) -> str:
 
 def shown(x: dict, digits: int = 3) -> str:
     return f"{x['mean']:.{digits}f} ± {x['half_width']:.{digits}f} (n = {x['n']:,})"
-
-
-def percent(x: dict) -> str:
-    """A share with its interval, or a mean of shares with its own."""
-    if "share" in x:
-        return f"{x['share']:.1%} [{x['low']:.1%}, {x['high']:.1%}]"
-    return f"{x['mean']:.1%} ± {x['half_width']:.1%}"
 
 
 def text_section(text: dict) -> str:

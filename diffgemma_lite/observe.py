@@ -1,4 +1,4 @@
-"""Looking inside a pass: which expert each token went to, and what each position attended to.
+"""Looking inside a pass: which expert each token went to, what each position attended to, and how many passes there were.
 
 The model itself returns neither (fused attention never forms its weights). `observe` listens with hooks while a pass runs
 and computes the attention weights beside it, the plain way. For notebooks 03, 04 and 07 and their views; of the core only
@@ -7,6 +7,7 @@ and computes the attention weights beside it, the plain way. For notebooks 03, 0
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,23 @@ class Observation:
     expert_probs: list[Float[Tensor, "t e"]] = field(default_factory=list)
     attention: list[Float[Tensor, "b h q keys"]] = field(default_factory=list)  # rows sum to 1
     first_key: list[int] = field(default_factory=list)  # position of each layer's first key (sliding layers skip some)
+
+
+@contextmanager
+def counting(model) -> Iterator[list[int]]:
+    """Inside, every call of `model.decode` adds 1 to the only number of the list it yields."""
+    calls, decode = [0], model.decode
+
+    @functools.wraps(decode)
+    def counted(*args, **kwargs):
+        calls[0] += 1
+        return decode(*args, **kwargs)
+
+    model.decode = counted
+    try:
+        yield calls
+    finally:
+        del model.decode
 
 
 def attention_weights(layer: Attention, x: Tensor, rope: tuple[Tensor, Tensor], prefix, mask) -> Float[Tensor, "b h q keys"]:

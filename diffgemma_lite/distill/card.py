@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..model import DiffusionGemma
+from ..scores import percent
 from .teacher import Distillation
 
 STAGES = ("before", "after", "without the reward")
@@ -20,10 +21,6 @@ def worth_keeping(scores: dict, few_steps: int | None = None) -> bool:
     return after["steps"] < before["steps"] and after["right"]["high"] >= before["right"]["share"]
 
 
-def _right(row: dict) -> str:
-    return f"{row['right']['share']:.1%} [{row['right']['low']:.1%}, {row['right']['high']:.1%}]"
-
-
 def _more(stage: dict, row: dict) -> str:
     varied = "" if stage["variety"] is None else f", variety {stage['variety']:.2f}"
     return varied + (f", {row['tokens']:.1f} tokens written" if "tokens" in row else "")
@@ -32,7 +29,7 @@ def _more(stage: dict, row: dict) -> str:
 def words(scores: dict, few_steps: int | None = None) -> list[str]:
     """What was found, in sentences made from the numbers alone. few_steps: the limit it was taught for."""
     last = {stage: scores[stage]["curve"][-1] for stage in STAGES if stage in scores}
-    said = [f"{stage.capitalize()}: {_right(row)} right at {row['steps']:.2f} steps (limit {row['limit']})"
+    said = [f"{stage.capitalize()}: {percent(row['right'])} right at {row['steps']:.2f} steps (limit {row['limit']})"
             f"{_more(scores[stage], row)}." for stage, row in last.items()]  # fmt: skip
     if "after" in last:
         taught = as_shipped(scores, few_steps)
@@ -40,17 +37,17 @@ def words(scores: dict, few_steps: int | None = None) -> list[str]:
         change = taught["right"]["share"] - last["before"]["right"]["share"]
         goal = "reached" if ratio >= 2.5 and change >= 0 else "not reached"
         if taught is not last["after"]:
-            said.append(f"Allowed the {few_steps} steps it was taught for: {_right(taught)} right at {taught['steps']:.2f} steps.")
+            said.append(f"Allowed the {few_steps} steps it was taught for: {percent(taught['right'])} right at {taught['steps']:.2f} steps.")
         said.append(f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: the goal, 2.5 times at no loss, "
                     f"is {goal}.")  # fmt: skip
         good = [row for row in scores["after"]["curve"] if row["right"]["share"] >= last["before"]["right"]["share"]]
         said.append(f"What took {last['before']['steps']:.2f} steps before is reached or passed at a limit of "
-                    f"{good[0]['limit']} after it ({_right(good[0])}), "
+                    f"{good[0]['limit']} after it ({percent(good[0]['right'])}), "
                     f"{last['before']['steps'] / good[0]['steps']:.2f} times fewer." if good else
                     "The accuracy from before is reached at none of the limits.")  # fmt: skip
         first = {stage: scores[stage]["curve"][0] for stage in ("before", "after")}
-        said.append(f"With a limit of {first['after']['limit']}: {_right(first['before'])} right before, "
-                    f"{_right(first['after'])} after.")  # fmt: skip
+        said.append(f"With a limit of {first['after']['limit']}: {percent(first['before']['right'])} right before, "
+                    f"{percent(first['after']['right'])} after.")  # fmt: skip
     if "without the reward" in last:
         change = last["without the reward"]["right"]["share"] - last["after"]["right"]["share"]
         said.append(f"The reward left out: accuracy differs by {change:+.1%} from the run with it, steps are "
@@ -65,7 +62,7 @@ def family_table(scores: dict) -> str:
         return ""
     rows = []
     for name in stages[0]["found"]:
-        cells = (f"{_right({'right': s['found'][name]['valid']})}, {s['found'][name]['passes']:.2f} steps" for s in stages)
+        cells = (f"{percent(s['found'][name]['valid'])}, {s['found'][name]['passes']:.2f} steps" for s in stages)
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     each = stages[0]["found"]["all"]["valid"]["n"] // (len(rows) - 1)
     head = "| family | " + " | ".join(f"{s['stage']}, limit {s['limit']}" for s in stages) + " |"
@@ -83,7 +80,7 @@ def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:
     """The model card; every number in it comes from the run."""
     plan, limits = Distillation(**recipe["distil"]), recipe["limits"]
     rows = "\n".join(
-        f"| {limit} | " + " | ".join(f"{_right(row)}, {row['steps']:.2f} steps" for row in
+        f"| {limit} | " + " | ".join(f"{percent(row['right'])}, {row['steps']:.2f} steps" for row in
                                       (scores[stage]["curve"][i] for stage in STAGES)) + " |"
         for i, limit in enumerate(limits)
     )  # fmt: skip

@@ -21,7 +21,7 @@ import torch
 from ..data.sudoku_splits import puzzles
 from ..model import DiffusionGemma
 from ..sampler import SamplerConfig
-from ..sudoku.finetune import begun_scores
+from ..scores import begun_scores
 from ..sudoku.train import read_recipe
 from .card import STAGES, as_shipped, card, words, worth_keeping
 from .questions import Questions, body_questions, record_questions, sudoku_questions

@@ -9,7 +9,7 @@ import torch
 
 from ..model import DiffusionGemma
 from ..sampler import SamplerConfig
-from ..sudoku.evaluate import share
+from ..scores import share
 from .questions import Questions
 from .teacher import answers
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..checks import check_integer
 from ..generation import generate
 from ..model import DiffusionGemma
+from ..observe import counting
 from ..sampler import SamplerConfig, Step
-from ..sudoku.evaluate import counting
 from .questions import Questions
 
 

@@ -28,8 +28,8 @@ from ..data.tokenizer import Tokenizer
 from ..model import DiffusionGemma
 from ..noise import uniform_tokens
 from ..sampler import SamplerConfig
+from ..scores import share
 from ..step_functions import masked_step
-from ..sudoku.evaluate import share
 from .scores import Written, broken_in, canvases_of, denoise_records, text_of
 
 LATE = 0.1  # share of a record's tokens that are not settled yet

@@ -26,8 +26,9 @@ from ..data.tokenizer import Tokenizer, encode_prompt
 from ..generation import generate, generate_autoregressive
 from ..model import DiffusionGemma
 from ..noise import uniform_tokens
+from ..observe import counting
 from ..sampler import SamplerConfig
-from ..sudoku.evaluate import counting, share
+from ..scores import share
 
 MAX_PROMPT = 32
 END_TOKENS = 13  # how much of a record's end is given

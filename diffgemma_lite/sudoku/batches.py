@@ -39,7 +39,9 @@ class SudokuTraining:
     most: int = 60
     all_noise: float = 0.2  # share of the examples with noise level 1; the others' is uniform
     slips: float = 0.15  # share of the examples whose noise is digits (given ones too) instead of any token
-    own_rows: int = 0  # rows of the batch that are runs of the sampler under way (own_states.py)
+    own_rows: int = 0  # rows of the batch that are runs of the sampler under way (own_states.py) ...
+    own_runs: int = 0  # ... taken in turn out of so many,
+    own_disguised: bool = False  # ... each in a new disguise before each step (layout legend)
     own_sampler: dict = field(default_factory=dict)  # their SamplerConfig, where it differs from the published one
     seed: int = 0
     precision: str = "float32"  # or "bfloat16": autocast
@@ -69,11 +71,13 @@ class SudokuTraining:
         self._check_own()
 
     def _check_own(self) -> None:
-        rows, size = self.own_rows, self.batch_size
+        rows, runs, size = self.own_rows, self.own_runs, self.batch_size
         if not 0 <= rows <= size or (size - rows) % 2:
             raise ValueError(f"own_rows: got {rows}, takes 0 to batch_size = {size}, leaving an even number of others")
         if rows and self.sibling != "uniform":
             raise ValueError(f"own_rows: got {rows} for the {self.sibling} sibling, takes 0 there")
+        if runs < rows or (runs and not rows):
+            raise ValueError(f"own_runs: got {runs}, takes at least own_rows = {rows}, and 0 where that is 0")
         names = [f.name for f in fields(SamplerConfig)]
         if (self.own_sampler and not rows) or not set(self.own_sampler) <= set(names):
             got = f"{self.own_sampler} with own_rows = {rows}"

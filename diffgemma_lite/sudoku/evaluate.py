@@ -6,23 +6,24 @@ puzzles in a batch, a row's steps are those until it stopped, and the wrapper ch
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from ..data.sudoku import Puzzle, violations
 from ..generation import generate, generate_autoregressive
+from ..observe import counting
 from ..sampler import SamplerConfig
+from ..scores import share
 from ..step_functions import masked_step
 from .task import FIRST, MASK, Layout
 
 SAMPLER = SamplerConfig(max_denoising_steps=16, draw="cdf")
+CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
 
 
 @dataclass(frozen=True)
@@ -32,23 +33,6 @@ class Attempt:
     grids: np.ndarray
     steps: np.ndarray
     seconds: float
-
-
-@contextlib.contextmanager
-def counting(model) -> Iterator[list[int]]:
-    """Inside, every call of `model.decode` adds 1 to the only number of the list it yields."""
-    calls, decode = [0], model.decode
-
-    @functools.wraps(decode)
-    def counted(*args, **kwargs):
-        calls[0] += 1
-        return decode(*args, **kwargs)
-
-    model.decode = counted
-    try:
-        yield calls
-    finally:
-        del model.decode
 
 
 def only_digits(layout: Layout):
@@ -107,16 +91,6 @@ def _solve_batch(model, layout, puzzles, sibling, sampler, seed, digits_only) ->
     return out.tokens, np.array(out.steps[0])
 
 
-def share(hits: int, n: int) -> dict[str, float]:
-    """{"n", "share", "low", "high"}: a share with its 95% interval (Wilson's, which stays inside 0 to 1)."""
-    if not 0 <= hits <= n or n < 1:
-        raise ValueError(f"hits, n: got {hits}, {n}, takes 0 <= hits <= n, n >= 1")
-    z, p = 1.96, hits / n
-    middle, scale = p + z * z / (2 * n), 1 + z * z / n
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return {"n": n, "share": p, "low": max(0.0, (middle - half) / scale), "high": min(1.0, (middle + half) / scale)}
-
-
 def score(tried: Attempt, puzzles: Sequence[Puzzle]) -> dict:
     """Exact solve (all digits), cells (those that were empty), rule violations a puzzle, mean steps, seconds a puzzle."""
     solution, clues = np.array([p.solution for p in puzzles]), np.array([p.clues for p in puzzles])
@@ -128,3 +102,21 @@ def score(tried: Attempt, puzzles: Sequence[Puzzle]) -> dict:
         "steps": float(tried.steps.mean()),
         "seconds_per_puzzle": tried.seconds / len(puzzles),
     }
+
+
+def band_scores(model, layout: Layout, tests: dict[str, list[Puzzle]], **how) -> dict[str, dict]:
+    """`score` of each band; `how` goes to `attempt`."""
+    return {band: score(attempt(model, layout, some, **how), some) for band, some in tests.items()}
+
+
+def step_curve(model, layout: Layout, tests: dict[str, list[Puzzle]], *, sampler: SamplerConfig, **how) -> list[dict]:
+    """Exact solve and steps used for each number of denoising steps, with the adaptive stop and without."""
+    rows = []
+    for steps in CURVE:
+        for adaptive in (True, False):
+            threshold = sampler.confidence_threshold if adaptive else None
+            changed = replace(sampler, max_denoising_steps=steps, confidence_threshold=threshold)
+            found = band_scores(model, layout, tests, sampler=changed, **how)
+            short = {band: {"exact": s["exact"], "steps": s["steps"]} for band, s in found.items()}
+            rows.append({"max_steps": steps, "adaptive": adaptive, "bands": short})
+    return rows

@@ -13,7 +13,6 @@ puzzle in a disguise of its own), its parameters.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from ..data.tokenizer import BYTES, SPECIAL_TOKENS, Tokenizer
 from ..lora import add_lora, merge, save_lora
 from ..model import DiffusionGemma
 from ..sampler import SamplerConfig
+from ..scores import begun_scores, percent
 from .batches import SudokuTraining, stack_puzzles
 from .evaluate import attempt, score
 from .siblings import small_tests, watch
@@ -136,17 +136,12 @@ def run_point(
 
 def words(scores: dict) -> list[str]:
     """What was found, in sentences made from the numbers alone."""
-
-    def shown(found: dict) -> str:
-        exact = found["exact"]
-        return f"{exact['share']:.1%} [{exact['low']:.1%}, {exact['high']:.1%}]"
-
     before, points = scores["before"], scores["points"]
-    said = [f"Before: {shown(before)} of {before['exact']['n']} puzzles solved, {before['steps']:.1f} steps a puzzle."]
+    said = [f"Before: {percent(before['exact'])} of {before['exact']['n']} puzzles solved, {before['steps']:.1f} steps a puzzle."]
     for name, p in points.items():
         goal = "reaches the 80% hoped for" if p["exact"]["share"] >= 0.8 else "does not reach the 80% hoped for"
         size = f"{p['trained_parameters']:,} weights trained on {p['puzzles']:,} puzzles"
-        said.append(f"{name}: {shown(p)} at {p['steps']:.1f} steps, {size}; {goal}.")
+        said.append(f"{name}: {percent(p['exact'])} at {p['steps']:.1f} steps, {size}; {goal}.")
     ranks = sorted((p["rank"], p["exact"]["share"]) for p in points.values() if p["kind"] == "lora")
     if len(ranks) > 1:
         rises = sum(b[1] >= a[1] for a, b in zip(ranks, ranks[1:], strict=False))
@@ -157,21 +152,6 @@ def words(scores: dict) -> list[str]:
         better = "helped" if points["full"]["exact"]["low"] > points["fresh"]["exact"]["high"] else "did not clearly help"
         said.append(f"Having learnt Python first {better}: {gain:+.1%} against a model that learnt nothing before.")
     return said
-
-
-def named_weights(folder: Path) -> dict[str, str]:
-    """Which weights a record is about: {"name", "sha256"}."""
-    return {"name": folder.name, "sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()}
-
-
-def begun_scores(path: Path, base: Path) -> dict[str, Any]:
-    """What scores.json holds so far, or a new start. Errors: ValueError if it is about other weights of the base."""
-    weights = named_weights(base)
-    scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if scores.get("base", weights) != weights:
-        raise ValueError(f"recipe: {path} holds scores of other weights of {base.name}, takes the same; "
-                         "remove it to start again")  # fmt: skip
-    return {"base": weights} | scores
 
 
 def finetune(recipe_path: Path, out: Path) -> dict[str, Any]:

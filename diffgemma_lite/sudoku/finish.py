@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
-from ..data.sudoku import BANDS, Puzzle
+from ..data.sudoku import BANDS
 from ..data.sudoku_splits import puzzles
 from ..sampler import SamplerConfig
+from ..scores import percent
 from .batches import SudokuTraining
-from .evaluate import attempt, score
-from .task import Layout
+from .evaluate import band_scores, step_curve
 from .state import STATE
+from .task import Layout
 from .train import new_model, read_recipe
-
-CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
 
 
 def trained_model(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path):
@@ -39,54 +36,60 @@ def trained_model(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path)
     return model.to(torch.bfloat16).to(torch.float32).eval().set_kernels(fused_norm=True)
 
 
-def band_scores(model, layout: Layout, tests: dict[str, list[Puzzle]], sampler: SamplerConfig) -> dict[str, dict]:
-    """`score` of each band."""
-    return {band: score(attempt(model, layout, some, sampler=sampler), some) for band, some in tests.items()}
-
-
-def step_curve(model, layout: Layout, tests: dict[str, list[Puzzle]], sampler: SamplerConfig) -> list[dict]:
-    """Exact solve and steps used for each number of denoising steps, with the adaptive stop and without."""
-    rows = []
-    for steps in CURVE:
-        for adaptive in (True, False):
-            threshold = sampler.confidence_threshold if adaptive else None
-            changed = replace(sampler, max_denoising_steps=steps, confidence_threshold=threshold)
-            found = band_scores(model, layout, tests, changed)
-            short = {band: {"exact": s["exact"], "steps": s["steps"]} for band, s in found.items()}
-            rows.append({"max_steps": steps, "adaptive": adaptive, "bands": short})
-    return rows
-
-
 def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
     """Score the trained weights on `count` test puzzles a band and write everything beside the recipe."""
     recipe, layout, plan = read_recipe(recipe_path)
     model, folder = trained_model(recipe, layout, plan, out), recipe_path.parent
     tests = {band: puzzles("test", band, count) for band in BANDS}
     sampler = SamplerConfig.from_defaults(recipe["generation"], draw="cdf")
-    scores = {"seed": 0, "bands": band_scores(model, layout, tests, sampler)}
+    scores = {"seed": 0, "bands": band_scores(model, layout, tests, sampler=sampler)}
     for band, found in scores["bands"].items():
         print(band, json.dumps(found), flush=True)
     if curve_count:
-        scores["curve"] = step_curve(model, layout, {band: some[:curve_count] for band, some in tests.items()}, sampler)
-    shutil.copy(out / "log.jsonl", folder / "log.jsonl")
+        scores["curve"] = step_curve(model, layout, {band: some[:curve_count] for band, some in tests.items()}, sampler=sampler)
+    copy_logs(recipe, out, folder)
     (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     size = sum(p.numel() for p in model.parameters())
-    (folder / "README.md").write_text(card(folder.name, recipe, layout, plan, scores, log, size), encoding="utf-8")
+    (folder / "README.md").write_text(card(folder, recipe, layout, scores, size), encoding="utf-8")
     model.to(torch.bfloat16).save_pretrained(folder)
 
 
-def _shown(found: dict) -> str:
-    return f"{found['share']:.2%} [{found['low']:.2%}, {found['high']:.2%}]"
+def stages(recipe: dict) -> list[tuple[dict, str]]:
+    """(the stage's recipe, the file that keeps its log) of each stage of training, the first one first."""
+    found, n = [(recipe, "log.jsonl")], 1
+    while "first" in recipe:
+        recipe = {name: value for name, value in recipe.items() if name != "first"} | recipe["first"]
+        found.append((recipe, f"log-before-{n}.jsonl"))
+        n += 1
+    return found[::-1]
 
 
-def card(name: str, recipe: dict, layout: Layout, plan: SudokuTraining, scores: dict, log: list[dict], size: int) -> str:
+def copy_logs(recipe: dict, out: Path, folder: Path) -> None:
+    """The log of each stage, from the run's folder to the checkpoint's."""
+    for depth, (_, name) in enumerate(reversed(stages(recipe))):
+        shutil.copy(out.joinpath(*["first"] * depth, "log.jsonl"), folder / name)
+
+
+def stage_line(stage: dict, log: Path) -> str:
+    """What one stage did, for the card."""
+    last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    plan, minutes = SudokuTraining(**stage["train"]), last["seconds"] / 60
+    line = (f"{last['step']:,} steps of {plan.batch_size} rows with {stage['puzzles']:,} puzzles, seed {plan.seed}; "
+            f"{minutes:.0f} minutes on one thread, {plan.precision}, {stage['run']}. Log: `{log.name}`.")  # fmt: skip
+    spoilt = (f"{plan.slips:.0%} of the spoilt answers have digits, written or given, as their noise instead of any token.")
+    own = (f"{plan.own_rows} of the rows are runs of the sampler under way, out of {plan.own_runs:,} taken in turn "
+           "(`diffgemma_lite/sudoku/own_states.py`).")  # fmt: skip
+    return f"{line}\n  {own if plan.own_rows else spoilt}"
+
+
+def card(folder: Path, recipe: dict, layout: Layout, scores: dict, size: int) -> str:
     """The model card; every number in it comes from the run."""
-    last, sampler = log[-1], SamplerConfig.from_defaults(recipe["generation"])
-    published = SamplerConfig()
+    name, sampler, published = folder.name, SamplerConfig.from_defaults(recipe["generation"]), SamplerConfig()
+    trained = "\n".join(f"  {n}. {stage_line(stage, folder / log)}" for n, (stage, log) in enumerate(stages(recipe), 1))
+    mean_steps = sum(s["steps"] for s in scores["bands"].values()) / len(scores["bands"])
     rows = "\n".join(
-        f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | {_shown(s['exact'])} "
-        f"| {_shown(s['cells'])} | {s['violations']:.2f} | {s['steps']:.2f} |"
+        f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | {percent(s['exact'], 2)} "
+        f"| {percent(s['cells'], 2)} | {s['violations']:.2f} | {s['steps']:.2f} |"
         for band, s in scores["bands"].items()
     )
     return f"""# {name}
@@ -100,13 +103,11 @@ A small DiffusionGemma that solves 9 x 9 Sudoku by denoising a canvas, trained f
   name the cells; clues are pinned in the canvas as tokens of their own. **Training did not start from nothing**: cell tokens
   start as a row, a column and a box vector, and two heads of the first layer start out looking {layout.cells} tokens
   back, at the own cell's name (`start_geometry`). What a rule is was not given.
-- **Data**: {recipe["puzzles"]:,} puzzles made by this project's generator (its licence, Apache-2.0), shown in random
-  disguises with random further clues; one solution each. No test grid is a training grid in disguise
+- **Data**: puzzles made by this project's generator (its licence, Apache-2.0), shown in random disguises
+  with random further clues; one solution each. No test grid is a training grid in disguise
   (`diffgemma_lite/data/sudoku_splits.py`).
-- **Recipe**: `recipe.json`, {last["step"]:,} steps of {plan.batch_size} puzzles, seed {plan.seed};
-  {last["seconds"] / 60:.0f} minutes on one thread of a machine with {os.cpu_count()} cores, {recipe["run"]};
-  torch {torch.__version__.split("+")[0]}, {plan.precision}.
-  {plan.slips:.0%} of the examples have digits, written or given, as their noise instead of any token. Log: `log.jsonl`.
+- **Recipe**: `recipe.json`, torch {torch.__version__.split("+")[0]}.
+{trained}
 - **Make it again**: `uv run python -m diffgemma_lite.sudoku.train assets/checkpoints/{name}/recipe.json runs/again`
 
 ## Test puzzles, 95% intervals
@@ -115,7 +116,7 @@ Seed {scores["seed"]}; at most {sampler.max_denoising_steps} denoising steps, te
 {sampler.t_min}, bound {sampler.entropy_bound}, adaptive stop below {sampler.confidence_threshold} nats, {recipe["chosen"]}
 (published: {published.t_max} to {published.t_min}, {published.entropy_bound}, {published.confidence_threshold});
 logits limited to digits. Exact: all 81 digits right. Cells: those that were empty. Violations: pairs of equal digits in a
-unit, per puzzle. Steps: calls of `decode` until the canvas is stable and confident, mean.
+unit, per puzzle. Steps: calls of `decode` until the canvas is stable and confident, mean; over the three bands {mean_steps:.2f}.
 
 | band | puzzles | exact | cells | violations | steps |
 |---|---|---|---|---|---|

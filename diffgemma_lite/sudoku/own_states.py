@@ -1,12 +1,17 @@
-"""Training on the states that sampling meets (on-policy): some rows of the batch are runs under way. See notebook 09.
+"""Training on the states that sampling meets (on-policy): rows of the batch are runs of the sampler under way. Notebook 09.
 
 A spoilt answer is not what a sampler meets. After a few steps its canvas holds its own guesses, and it brings a belief about
-each of them. So here a row begins as sampling does, with a puzzle and noise, and every gradient step is a denoising step of
-it too: the logits that the loss is taken from also give, with no further pass, the canvas and the belief that the row has
-next. The answer is known, so every state is learnt at with the whole answer as its target. A row that wrote it twice running,
-or has spent its steps, gets the next puzzle; so hard puzzles, which take longer, fill most of the batch by themselves.
+each of them. So here many runs are kept, each of them a puzzle that is being sampled. A gradient step takes the next few of
+them, and is a denoising step of each too: the logits that the loss is taken from also give, with no further pass, the
+canvas and the belief that the run has next. The answer is known, so every state is learnt at with the whole answer as its
+target. A run that wrote it twice running, or has spent its steps, gets the next puzzle; so hard puzzles, which take longer,
+fill most of the batch by themselves.
 
-The rows stand in the checkpoint, and what they draw is a function of (seed, step), so that resuming is exact.
+A model that meets one puzzle in step after step learns that puzzle's answer, and then solves while it learns what it cannot
+solve once its weights stand still. Against that there are many runs, and before each step a run is put into a new disguise
+(`redisguise`): its canvas and belief move with it.
+
+The runs stand in the checkpoint, and what they draw is a function of (seed, step), so that resuming is exact.
 """
 
 from __future__ import annotations
@@ -17,10 +22,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.sudoku_splits import disguise
 from ..sampler import SamplerConfig, accept, draw_tokens, renoise, temperature_at, token_entropy
 from .batches import SudokuTraining, draw_batch
 from .evaluate import only_digits
-from .task import Layout
+from .task import FIRST, Layout
+
+
+def redisguise(layout: Layout, ids: Tensor, clean: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """One random disguise for each run, drawn by its answer `clean` [B, C], in layout legend (a position is a cell).
+
+    Returns (source [B, C], the position that each new one shows; table [B, V], the new id of each id). Digits and given
+    digits are renamed alike; other tokens keep their names. `ids` is the layout's whole vocabulary, 0 to V - 1.
+    """
+    n = layout.n
+    digits = torch.where(clean >= layout.first, clean - layout.first, clean - FIRST).numpy() + 1
+    new, source = disguise(digits, rng)
+    old = np.take_along_axis(digits, source, 1)
+    names = np.zeros((len(clean), n), np.int64)
+    np.put_along_axis(names, old - 1, new - 1, 1)
+    table = ids.repeat(len(clean), 1)
+    table[:, FIRST : FIRST + n] = FIRST + torch.from_numpy(names)
+    table[:, layout.first : layout.first + n] = layout.first + torch.from_numpy(names)
+    return torch.from_numpy(source), table
 
 
 @dataclass(frozen=True)
@@ -36,27 +60,27 @@ class OwnBatch:
 
 
 class OwnStates:
-    """The rows that are runs under way: `plan.own_rows` of them, sampled as `plan.own_sampler` says."""
+    """`plan.own_runs` runs, of which each step takes `plan.own_rows` in turn; sampled as `plan.own_sampler` says."""
+
+    STORED = ("prompt", "clean", "canvas", "pinned", "belief", "age", "right", "taken")
 
     def __init__(self, layout: Layout, stacked: tuple[np.ndarray, np.ndarray], plan: SudokuTraining):
-        rows, length = plan.own_rows, layout.canvas_length
+        runs, length = plan.own_runs, layout.canvas_length
         self.layout, self.stacked, self.plan = layout, stacked, plan
         self.sampler = SamplerConfig(**({"draw": "cdf"} | plan.own_sampler))
         steps = range(self.sampler.max_denoising_steps)
         self.temperatures = torch.tensor([temperature_at(i, self.sampler) for i in steps])
-        self.prompt = torch.zeros(rows, layout.prompt(np.zeros((1, layout.cells), np.int64)).shape[1], dtype=torch.long)
-        self.clean, self.canvas = (torch.zeros(rows, length, dtype=torch.long) for _ in range(2))
-        self.pinned = torch.zeros(rows, length, dtype=torch.bool)
-        self.belief = torch.zeros(rows, length, layout.vocab_size)
-        self.age = torch.zeros(rows, dtype=torch.long)  # denoising steps of this puzzle so far
-        self.right = torch.zeros(rows, dtype=torch.bool)  # the last step wrote the answer
-        self.taken = torch.zeros((), dtype=torch.long)  # puzzles begun so far, over all rows
+        self.prompt = torch.zeros(runs, layout.prompt(np.zeros((1, layout.cells), np.int64)).shape[1], dtype=torch.long)
+        self.clean, self.canvas = (torch.zeros(runs, length, dtype=torch.long) for _ in range(2))
+        self.pinned = torch.zeros(runs, length, dtype=torch.bool)
+        self.belief = torch.zeros(runs, length, layout.n)  # scaled logits of the digits: no other token is allowed
+        self.age = torch.zeros(runs, dtype=torch.long)  # denoising steps of this puzzle so far
+        self.right = torch.zeros(runs, dtype=torch.bool)  # the last step wrote the answer
+        self.taken = torch.zeros((), dtype=torch.long)  # puzzles begun so far, over all runs
         self.seen: list[tuple[bool, int]] = []  # (solved, steps) of the puzzles that ended since `tell`
         self._drawn: tuple[int, object] = (-1, None)
-        for row in range(rows):
-            self._begin(row)
-
-    STORED = ("prompt", "clean", "canvas", "pinned", "belief", "age", "right", "taken")
+        for run in range(runs):
+            self._begin(run)
 
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs."""
@@ -66,35 +90,46 @@ class OwnStates:
         for name in self.STORED:
             getattr(self, name).copy_(state[name])
 
+    def turn(self, step: int) -> Tensor:
+        """The runs that take a step now [own_rows]."""
+        return (torch.arange(self.plan.own_rows) + step * self.plan.own_rows) % self.plan.own_runs
+
     def batch(self, step: int) -> OwnBatch:
-        """Ordinary rows of `draw_batch` first, then the runs under way."""
-        told, counted = self.age > 0, ~self.pinned
-        own = (self.prompt, self.canvas, self.belief, told, self.clean, counted)
-        ordinary = self.plan.batch_size - self.plan.own_rows
+        """Ordinary rows of `draw_batch` first, then the runs whose turn it is."""
+        now, vocab_size = self.turn(step), self.layout.vocab_size
+        if self.plan.own_disguised:
+            self._redisguise(now, step)
+        told, belief = self.age[now] > 0, torch.full((len(now), self.clean.shape[1], vocab_size), -torch.inf)
+        belief[..., FIRST : FIRST + self.layout.n] = self.belief[now]
+        own = (self.prompt[now], self.canvas[now], belief, told, self.clean[now], ~self.pinned[now])
+        ordinary = self.plan.batch_size - len(now)
         if not ordinary:
             return OwnBatch(*own)
-        b = draw_batch(self.layout, self.stacked, replace(self.plan, batch_size=ordinary, own_rows=0, own_sampler={}), step)
-        nothing = torch.zeros(ordinary, *self.belief.shape[1:])
-        first = (b.prompt, b.noisy, nothing, torch.zeros(ordinary, dtype=torch.bool), b.clean, b.counted)
+        b = draw_batch(self.layout, self.stacked, self._plan(batch_size=ordinary), step)
+        first = (b.prompt, b.noisy, torch.zeros(ordinary, *belief.shape[1:]), torch.zeros(ordinary, dtype=torch.bool),
+                 b.clean, b.counted)  # fmt: skip
         return OwnBatch(*(torch.cat(pair) for pair in zip(first, own, strict=True)))
 
     @torch.no_grad()
     def advance(self, logits: Tensor, step: int) -> None:
-        """One denoising step of every run, from the last rows of the batch's logits [B, C, V]: the sampler's own parts, each
-        row at the temperature of its own age."""
-        own = only_digits(self.layout)(logits[-len(self.age) :].float(), self.canvas)
-        scaled = own / self.temperatures[self.age][:, None, None]
+        """One denoising step of the runs whose turn it is, from the last rows of the batch's logits [B, C, V]: the sampler's
+        own parts, each run at the temperature of its own age."""
+        now = self.turn(step)
+        clean, pinned = self.clean[now], self.pinned[now]
+        own = only_digits(self.layout)(logits[-len(now) :].float(), self.canvas[now])
+        scaled = own / self.temperatures[self.age[now]][:, None, None]
         generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + step)
-        accepted = accept(token_entropy(scaled), self.sampler.entropy_bound, self.pinned)
-        canvas = renoise(draw_tokens(scaled, generator, self.sampler.draw), accepted, self.layout.vocab_size, generator)
-        self.canvas, self.belief = torch.where(self.pinned, self.clean, canvas), scaled
-        self.age += 1
-        right = ((scaled.argmax(-1) == self.clean) | self.pinned).all(1)
-        over = (right & self.right) | (self.age >= self.sampler.max_denoising_steps)
-        self.right = right
-        for row in torch.where(over)[0].tolist():
-            self.seen.append((bool(right[row]), int(self.age[row])))
-            self._begin(row)
+        accepted = accept(token_entropy(scaled), self.sampler.entropy_bound, pinned)
+        sampled = draw_tokens(scaled, generator, self.sampler.draw)
+        canvas = renoise(sampled, accepted, self.layout.vocab_size, generator)
+        right = ((scaled.argmax(-1) == clean) | pinned).all(1)
+        over = (right & self.right[now]) | (self.age[now] + 1 >= self.sampler.max_denoising_steps)
+        self.canvas[now], self.right[now] = torch.where(pinned, clean, canvas), right
+        self.belief[now] = scaled[..., FIRST : FIRST + self.layout.n]
+        self.age[now] += 1
+        for run in now[over].tolist():
+            self.seen.append((bool(self.right[run]), int(self.age[run])))
+            self._begin(run)
 
     def tell(self) -> dict[str, float]:
         """Share of the puzzles solved and their mean steps since the last call; empty where none ended."""
@@ -104,13 +139,29 @@ class OwnStates:
         self.seen = []
         return {"own_solved": solved, "own_steps": steps}
 
-    def _begin(self, row: int) -> None:
+    def _begin(self, run: int) -> None:
         """The next puzzle of the stream, all noise."""
         number, at = divmod(int(self.taken), 64)
         if self._drawn[0] != number:
-            only = replace(self.plan, batch_size=64, own_rows=0, own_sampler={}, all_noise=1.0, slips=0.0)
-            self._drawn = number, draw_batch(self.layout, self.stacked, only, number, stream=1)
+            plan = self._plan(batch_size=64, all_noise=1.0, slips=0.0)
+            self._drawn = number, draw_batch(self.layout, self.stacked, plan, number, stream=1)
         batch = self._drawn[1]
-        self.prompt[row], self.clean[row], self.canvas[row] = batch.prompt[at], batch.clean[at], batch.noisy[at]
-        self.pinned[row], self.belief[row], self.age[row], self.right[row] = ~batch.counted[at], 0.0, 0, False
+        self.prompt[run], self.clean[run], self.canvas[run] = batch.prompt[at], batch.clean[at], batch.noisy[at]
+        self.pinned[run], self.belief[run], self.age[run], self.right[run] = ~batch.counted[at], 0.0, 0, False
         self.taken += 1
+
+    def _redisguise(self, now: Tensor, step: int) -> None:
+        rng, vocabulary = np.random.default_rng([self.plan.seed, step, 2]), torch.arange(self.layout.vocab_size)
+        source, table = redisguise(self.layout, vocabulary, self.clean[now], rng)
+        for name in ("clean", "canvas"):
+            tokens = getattr(self, name)
+            tokens[now] = table.gather(1, tokens[now].gather(1, source))
+        self.pinned[now] = self.pinned[now].gather(1, source)
+        n = self.layout.n
+        moved = self.belief[now].gather(1, source[..., None].expand(-1, -1, n))
+        digit = table[:, FIRST : FIRST + n] - FIRST  # [B, n]: the new number of each digit
+        self.belief[now] = torch.empty_like(moved).scatter_(2, digit[:, None].expand_as(moved), moved)
+
+    def _plan(self, **changes) -> SudokuTraining:
+        """The plan for `draw_batch`."""
+        return replace(self.plan, own_rows=0, own_runs=0, own_disguised=False, own_sampler={}, **changes)

@@ -1,6 +1,7 @@
 """Three siblings compared: one backbone, one data stream, one number of steps; and the layouts of one. See notebook 09.
 
     python -m diffgemma_lite.sudoku.siblings assets/checkpoints/sudoku-siblings/recipe.json     # minutes; writes scores.json
+    python -m diffgemma_lite.sudoku.siblings assets/checkpoints/sudoku-siblings-9/recipe.json   # side 9, by bands: half an hour
     python -m diffgemma_lite.sudoku.siblings assets/checkpoints/sudoku-layouts/recipe.json      # the same for layouts
 
 Only what is spoilt and who predicts differs (see sudoku/train.py). The layout has the puzzle as its prompt, because the
@@ -20,13 +21,15 @@ from pathlib import Path
 
 import torch
 
-from ..data.sudoku import Puzzle, dig
-from ..data.sudoku_splits import grids, minimal_puzzles
+from ..data.sudoku import BANDS, Puzzle, dig
+from ..data.sudoku_splits import grids, minimal_puzzles, puzzles
 from ..sampler import SamplerConfig
 from .batches import SIBLINGS, SudokuTraining, stack_puzzles
-from .evaluate import attempt, score
+from .evaluate import attempt, band_scores, score, step_curve
 from .task import Layout
 from .train import new_model, train_sudoku
+
+CURVE_PUZZLES = 40  # a band, for the curve over steps
 
 
 def small_tests(n: int, count: int, fewest: int, most: int, seed: int) -> list[Puzzle]:
@@ -59,10 +62,14 @@ def watch(
 
 
 def compare(layout: Layout, sizes: dict, plan: SudokuTraining, puzzles: int, tests: list[Puzzle], sampler: SamplerConfig,
-            each: int, look: float = 3.0, show: Callable[[str, dict], None] | None = None) -> dict[str, dict]:  # fmt: skip
-    """Train all three and score them. sibling -> score, the curve while it learnt, parameters, seconds of training."""
+            each: int, look: float = 3.0, show: Callable[[str, dict], None] | None = None,
+            bands: dict[str, list[Puzzle]] | None = None) -> dict[str, dict]:  # fmt: skip
+    """Train all three and score them. sibling -> score, the curve while it learnt, parameters, seconds of training.
+
+    With `bands`, also the score of each ("bands"), and of those that denoise the curve over steps ("steps_curve").
+    """
     cases = {sibling: (layout, sibling, look) for sibling in SIBLINGS}
-    return _compare(cases, sizes, plan, puzzles, tests, sampler, each, show)
+    return _compare(cases, sizes, plan, puzzles, tests, sampler, each, show, bands)
 
 
 def compare_layouts(layouts: dict[str, tuple[Layout, float]], sizes: dict, plan: SudokuTraining, puzzles: int,
@@ -74,7 +81,7 @@ def compare_layouts(layouts: dict[str, tuple[Layout, float]], sizes: dict, plan:
 
 
 def _compare(
-    cases: dict[str, tuple[Layout, str, float]], sizes, plan, puzzles, tests, sampler, each, show
+    cases: dict[str, tuple[Layout, str, float]], sizes, plan, puzzles, tests, sampler, each, show, bands=None
 ) -> dict[str, dict]:
     side = next(layout.n for layout, _, _ in cases.values())
     stacked, found = stack_puzzles(minimal_puzzles(puzzles, n=side)), {}
@@ -86,6 +93,11 @@ def _compare(
         found[name] = score(attempt(model, layout, tests, sibling=sibling, sampler=sampler), tests)
         size = sum(p.numel() for p in model.parameters())
         found[name] |= {"curve": points, "parameters": size, "steps_trained": plan.steps, "seconds": log[-1]["seconds"]}
+        if bands is not None:
+            found[name]["bands"] = band_scores(model, layout, bands, sibling=sibling, sampler=sampler)
+            few = {band: some[:CURVE_PUZZLES] for band, some in bands.items()}
+            if sibling != "autoregressive":
+                found[name]["steps_curve"] = step_curve(model, layout, few, sibling=sibling, sampler=sampler)
     return found
 
 
@@ -94,6 +106,7 @@ def main(arguments: list[str]) -> None:
     recipe = json.loads(path.read_text(encoding="utf-8"))
     plan, asked = SudokuTraining(**recipe["train"]), recipe["tests"]
     side = recipe["n"] if "layouts" in recipe else recipe["layout"]["n"]
+    bands = {band: puzzles("test", band, asked["count"], seed=asked["seed"]) for band in BANDS} if side == 9 else None
     tests = small_tests(side, asked["count"], asked["fewest"], asked["most"], asked["seed"])
     sampler = SamplerConfig(draw="cdf", **recipe["sampler"])
     common = (recipe["model"], plan, recipe["puzzles"], tests, sampler, recipe["each"])
@@ -106,7 +119,7 @@ def main(arguments: list[str]) -> None:
                    for name, case in recipe["layouts"].items()}  # fmt: skip
         what, found = "layouts", compare_layouts(layouts, *common, show=show)
     else:
-        what, found = "siblings", compare(Layout(**recipe["layout"]), *common, recipe["look"], show)
+        what, found = "siblings", compare(Layout(**recipe["layout"]), *common, recipe["look"], show, bands)
     machine = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__.split("+")[0]}
     scores = {"tests": asked, "machine": machine, what: found}
     path.with_name("scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")

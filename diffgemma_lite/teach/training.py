@@ -22,7 +22,7 @@ from ..loss import lay_out, mean_cross_entropy
 from ..model import DiffusionGemma
 from ..noise import corrupt
 from ..sampler import SamplerConfig
-from ..sudoku.evaluate import share
+from ..scores import share
 from .figures import Figure, grid, seen
 
 LINES = {

@@ -14,8 +14,9 @@ from diffgemma_lite import Config, DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
 from diffgemma_lite.data.tokenizer import Tokenizer
 from diffgemma_lite.lora import load_lora, lora_parameters
+from diffgemma_lite.scores import named_weights
 from diffgemma_lite.sudoku.evaluate import attempt, score
-from diffgemma_lite.sudoku.finetune import (finetune, named_weights, point_name, renumbered, run_point, start_point, sudoku_base,
+from diffgemma_lite.sudoku.finetune import (finetune, point_name, renumbered, run_point, start_point, sudoku_base,
                                             token_order, wide_layout, words)
 from diffgemma_lite.sudoku.siblings import small_tests
 from diffgemma_lite.sudoku.task import FIRST

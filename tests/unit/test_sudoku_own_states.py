@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from diffgemma_lite.data.sudoku import violations
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
 from diffgemma_lite.sampler import Step, denoise_step
 from diffgemma_lite.sudoku.batches import SudokuTraining, stack_puzzles
 from diffgemma_lite.sudoku.evaluate import only_digits
 from diffgemma_lite.sudoku.own_states import OwnStates
 from diffgemma_lite.sudoku.state import STATE
-from diffgemma_lite.sudoku.task import Layout
+from diffgemma_lite.sudoku.task import FIRST, Layout
 from diffgemma_lite.sudoku.train import main, new_model, own_states_loss, train_sudoku
 
 from .tiny import refused
 
 SIZES, LAYOUT = dict(width=32, layers=2), Layout("legend", 4, spare=10)
 SAMPLER = dict(max_denoising_steps=4, t_max=1.5, t_min=1.0, entropy_bound=0.2)
-PLAN = SudokuTraining(steps=6, decay_steps=2, batch_size=6, fewest=6, middle=8, most=12, own_rows=4, own_sampler=SAMPLER,
+PLAN = SudokuTraining(steps=6, decay_steps=2, batch_size=6, fewest=6, middle=8, most=12, own_rows=4, own_runs=4, own_sampler=SAMPLER,
                       checkpoint_every=2, log_every=1)  # fmt: skip
 
 
@@ -33,9 +35,9 @@ def stacked():
 def test_a_row_begins_as_sampling_does(stacked):
     own = OwnStates(LAYOUT, stacked, PLAN)
     batch = own.batch(0)
-    assert len(batch.clean) == 6 and not batch.told.any() and not batch.belief.any()
+    assert len(batch.clean) == 6 and not batch.told.any()
     assert torch.equal(own.canvas[own.pinned], own.clean[own.pinned]), "clues stand in the canvas"
-    many = OwnStates(LAYOUT, stacked, replace(PLAN, batch_size=64, own_rows=64))
+    many = OwnStates(LAYOUT, stacked, replace(PLAN, batch_size=64, own_rows=64, own_runs=64))
     free = many.canvas[~many.pinned]
     assert (free == many.clean[~many.pinned]).float().mean() < 0.1 and len(free.unique()) > 30, "the rest is any token"
     assert own.taken == 4 and many.taken == 64
@@ -58,7 +60,7 @@ def test_rows_are_the_samplers_runs(stacked):
         canvas, belief = steps[-1].next_canvas, steps[-1].scaled_logits
         assert torch.equal(own.clean, begun["clean"]), "no row ended: a fresh model solves nothing"
         assert torch.equal(own.canvas, canvas)
-        torch.testing.assert_close(own.belief, belief, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(own.batch(i + 1).belief, belief, rtol=1e-5, atol=1e-4)
     assert own.age.tolist() == [3] * 4 and own.batch(3).told.all()
 
 
@@ -94,12 +96,56 @@ def test_the_loss_is_that_of_ordinary_training_where_no_row_has_a_belief(stacked
     torch.testing.assert_close(loss, each.mean())
 
 
-def test_resume_is_exact(stacked, tmp_path):
+def test_runs_take_turns(stacked):
+    own = OwnStates(LAYOUT, stacked, replace(PLAN, own_runs=10))
+    assert [own.turn(step).tolist() for step in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
+    before = own.state()["canvas"].clone()
+    own.advance(answer_of(own, torch.zeros(10, dtype=torch.bool))[4:8], 1)
+    assert own.age.tolist() == [0] * 4 + [1] * 4 + [0] * 2
+    moved = (own.canvas != before).any(1)
+    assert moved[4:8].all() and not moved[:4].any() and not moved[8:].any()
+    assert own.batch(1).told.tolist() == [False] * 2 + [True] * 4
+
+
+@pytest.mark.parametrize("n", [4, 9])
+def test_a_run_in_another_disguise_is_the_same_run(n):
+    layout = Layout("legend", n, spare=10)
+    own = OwnStates(layout, stack_puzzles(minimal_puzzles(6, n=n)), replace(PLAN, fewest=n, middle=2 * n, most=3 * n, own_runs=10))
+    own.belief = torch.randn(own.belief.shape)
+    own.canvas[:, ::3] = own.clean[:, ::3]
+    before = {name: value.clone() for name, value in own.state().items()}
+    own._redisguise(torch.arange(4), 0)
+    after = own.state()
+    moved = (after["clean"] != before["clean"]).any(1)
+    assert moved[:4].all() and not moved[4:].any()
+
+    def told(state, run):
+        """What does not depend on the disguise: for each cell whether it is a clue, right in the canvas, what is believed."""
+        clean, canvas, belief = state["clean"][run], state["canvas"][run], state["belief"][run]
+        digit = torch.where(clean >= layout.first, clean - layout.first, clean - FIRST)
+        other = torch.where(canvas >= layout.names, canvas, -1)
+        return sorted((bool(p), bool(c == k), int(o), float(b[d]), float(b.sum())) for p, c, k, o, b, d in
+                      zip(state["pinned"][run], clean, canvas, other, belief, digit, strict=True))  # fmt: skip
+
+    for run in range(10):
+        a, b = told(before, run), told(after, run)
+        assert [x[:4] for x in a] == [x[:4] for x in b]
+        assert [x[4] for x in a] == pytest.approx([x[4] for x in b], abs=1e-5)
+        grid = layout.grid(after["clean"][run : run + 1].numpy(), np.zeros((1, n * n), np.int64))
+        given = (after["clean"][run] - layout.first + 1).numpy()
+        grid = np.where((given >= 1) & (given <= n), given, grid[0])
+        assert violations(grid.tolist()) == 0, "still a grid"
+    assert torch.equal(after["age"], before["age"]) and torch.equal(after["prompt"], before["prompt"])
+
+
+@pytest.mark.parametrize("runs, disguised", [(4, False), (10, False), (10, True)])
+def test_resume_is_exact(runs, disguised, stacked, tmp_path):
+    plan = replace(PLAN, own_runs=runs, own_disguised=disguised)
     whole, cut, resumed = (new_model(LAYOUT, SIZES, seed) for seed in (0, 0, 1))
-    log = train_sudoku(whole, LAYOUT, stacked, PLAN)
-    assert any("own_solved" in entry for entry in log)
-    train_sudoku(cut, LAYOUT, stacked, PLAN, folder=tmp_path, on_log=lambda e: e["step"] == 3)
-    again = train_sudoku(resumed, LAYOUT, stacked, PLAN, folder=tmp_path)
+    log = train_sudoku(whole, LAYOUT, stacked, plan)
+    assert runs > 4 or any("own_solved" in entry for entry in log)
+    train_sudoku(cut, LAYOUT, stacked, plan, folder=tmp_path, on_log=lambda e: e["step"] == 3)
+    again = train_sudoku(resumed, LAYOUT, stacked, plan, folder=tmp_path)
     assert [e["loss"] for e in again] == [e["loss"] for e in log]
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
 
@@ -107,7 +153,7 @@ def test_resume_is_exact(stacked, tmp_path):
 def test_a_later_stage_starts_from_the_earlier_ones_weights(tmp_path, capsys):
     train = dict(steps=2, decay_steps=1, batch_size=4, fewest=6, middle=8, most=12, checkpoint_every=2, log_every=1)
     recipe = {"layout": {"name": "legend", "n": 4}, "look": 0.0, "model": SIZES, "puzzles": 12, "about": "a test",
-              "train": train | dict(seed=1, learning_rate=1e-9, weight_decay=0.0, own_rows=4, own_sampler=SAMPLER),
+              "train": train | dict(seed=1, learning_rate=1e-9, weight_decay=0.0, own_rows=4, own_runs=8, own_sampler=SAMPLER),
               "first": {"puzzles": 6, "train": train}}  # fmt: skip
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     main([str(tmp_path / "recipe.json"), str(tmp_path / "run")])
@@ -128,18 +174,18 @@ def test_a_state_from_before_a_setting_existed_is_read(stacked, tmp_path):
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
-    plan = replace(PLAN, own_rows=0, own_sampler={})
+    plan = replace(PLAN, own_rows=0, own_runs=0, own_sampler={})
     train_sudoku(new_model(LAYOUT, SIZES, 0), LAYOUT, stacked, plan, folder=tmp_path, on_log=lambda e: e["step"] == 2)
     with safe_open(tmp_path / STATE, framework="pt") as file:
         meta = file.metadata()
     old = json.loads(meta["plan"])
-    del old["own_rows"], old["own_sampler"]
+    del old["own_rows"], old["own_runs"], old["own_sampler"]
     save_file(load_file(tmp_path / STATE), tmp_path / STATE, metadata=meta | {"plan": json.dumps(old)})
     assert [e["step"] for e in train_sudoku(new_model(LAYOUT, SIZES, 0), LAYOUT, stacked, plan, folder=tmp_path)][-1] == 6
 
 
 def test_refused(stacked):
-    for rows in (-1, 5, 7, 8):
+    for rows in (-1, 5, 8):
         with refused("own_rows", str(rows), "even"):
             replace(PLAN, own_rows=rows)
     with refused("own_rows", "masked", "takes 0"):
@@ -149,4 +195,7 @@ def test_refused(stacked):
     with refused("entropy_bound", "-1"):
         replace(PLAN, own_sampler={"entropy_bound": -1})
     with refused("own_sampler", "own_rows = 0"):
-        replace(PLAN, own_rows=0)
+        replace(PLAN, own_rows=0, own_runs=0)
+    for runs in (0, 3):
+        with refused("own_runs", str(runs), "own_rows = 4"):
+            replace(PLAN, own_runs=runs)

@@ -9,6 +9,7 @@ import pytest
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.sudoku import BANDS, solve
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles, split_of
+from diffgemma_lite.sudoku import evaluate
 from diffgemma_lite.sudoku import finish as finishing
 from diffgemma_lite.sudoku.batches import SIBLINGS, SudokuTraining, stack_puzzles
 from diffgemma_lite.sudoku.siblings import compare, compare_layouts, small_tests
@@ -31,6 +32,19 @@ def test_compare_trains_all_three_alike():
     assert len({s["parameters"] for s in found.values()}) == 1 and {s["steps_trained"] for s in found.values()} == {2}
     assert found["autoregressive"]["steps"] == 16 and found["uniform"]["steps"] <= 2
     assert all(s["exact"]["n"] == 3 and len(s["curve"]) == 2 for s in found.values())
+
+
+def test_siblings_by_bands(monkeypatch):
+    monkeypatch.setattr(evaluate, "CURVE", (1, 2))
+    tests = small_tests(4, 3, 6, 9, seed=1)
+    found = compare(Layout("named", 4), dict(width=32, layers=2), SudokuTraining(**PLAN), 5, tests, FEW, 2,
+                    bands={"easy": tests[:2], "hard": tests[2:]})  # fmt: skip
+    for name, s in found.items():
+        assert s["bands"]["easy"]["exact"]["n"] == 2 and s["bands"]["hard"]["exact"]["n"] == 1
+        assert ("steps_curve" in s) == (name != "autoregressive")
+    whole = [row for row in found["masked"]["steps_curve"] if not row["adaptive"]]
+    assert [row["bands"]["hard"]["steps"] for row in whole] == [1, 2]
+    assert found["autoregressive"]["bands"]["hard"]["steps"] == 16
 
 
 def test_layouts_are_compared_alike():
@@ -59,12 +73,12 @@ def test_finish_writes_a_folder_that_loads(tmp_path, monkeypatch, capsys):
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
     train_sudoku(model, layout, stack_puzzles(minimal_puzzles(5, n=4)), plan, folder=out)
     monkeypatch.setattr(finishing, "puzzles", lambda split, band, count: small_tests(4, count, 6, 9, seed=len(band)))
-    monkeypatch.setattr(finishing, "CURVE", (1, 3))
+    monkeypatch.setattr(evaluate, "CURVE", (1, 3))
     finishing.main([str(folder / "recipe.json"), str(out), "--puzzles", "3", "--curve", "2"])
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     assert set(scores["bands"]) == set(BANDS) and all(s["exact"]["n"] == 3 for s in scores["bands"].values())
     whole = [row for row in scores["curve"] if not row["adaptive"]]
-    assert [row["max_steps"] for row in whole] == list(finishing.CURVE)
+    assert [row["max_steps"] for row in whole] == list(evaluate.CURVE)
     assert all(b["steps"] == row["max_steps"] and b["exact"]["n"] == 2 for row in whole for b in row["bands"].values())
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert all(band in text for band in BANDS) and f"{sum(p.numel() for p in model.parameters()):,} parameters" in text

@@ -11,8 +11,9 @@ import torch
 from diffgemma_lite import DiffusionGemma
 from diffgemma_lite.data.sudoku import solve
 from diffgemma_lite.data.sudoku_splits import minimal_puzzles
+from diffgemma_lite.observe import counting
 from diffgemma_lite.sudoku.batches import SudokuTraining, draw_batch, stack_puzzles
-from diffgemma_lite.sudoku.evaluate import SAMPLER, Attempt, attempt, counting, score, share
+from diffgemma_lite.sudoku.evaluate import SAMPLER, Attempt, attempt, score
 from diffgemma_lite.sudoku.task import FIRST, LAYOUTS, MASK, Layout
 from diffgemma_lite.sudoku.train import new_model, sudoku_loss, train_sudoku
 
@@ -177,11 +178,6 @@ def test_score(small):
     assert spoilt["violations"] > 0 and spoilt["exact"]["low"] < 0.9 < spoilt["exact"]["high"]
 
 
-def test_share_is_wilsons_interval():
-    assert share(0, 20)["low"] == 0 and share(20, 20)["high"] == pytest.approx(1)
-    assert share(8, 10)["low"] == pytest.approx(0.490, abs=1e-3) and share(8, 10)["high"] == pytest.approx(0.943, abs=1e-3)
-
-
 def test_a_small_one_learns(small):
     layout = Layout("legend", 4)
     model = new_model(layout, SIZES, 0)
@@ -216,5 +212,3 @@ def test_refused(small):
         replace(PLAN, decay_steps=9)
     with refused("puzzles", "empty"):
         attempt(new_model(Layout("legend", 4), SIZES, 0), Layout("legend", 4), [])
-    with refused("hits, n", "3, 2"):
-        share(3, 2)
