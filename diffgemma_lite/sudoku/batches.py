@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import check_integer
 from ..data.sudoku_splits import disguise, draw_clues, minimal_puzzles
 from ..sampler import SamplerConfig
 from .task import FIRST, MASK, Layout
@@ -53,9 +54,14 @@ class SudokuTraining:
     def __post_init__(self):
         if self.sibling not in SIBLINGS:
             raise ValueError(f"sibling: got {self.sibling!r}, takes one of {', '.join(SIBLINGS)}")
-        if not 0 <= self.decay_steps <= self.steps or self.steps < 1:
+        for name, least in dict(steps=1, log_every=1, checkpoint_every=1, own_rows=0, own_runs=0, seed=0).items():
+            check_integer(name, getattr(self, name), least)
+        if not 0 < self.fewest <= min(self.middle, self.most):
+            got = f"{self.fewest}, {self.middle}, {self.most}"
+            raise ValueError(f"fewest, middle, most: got {got}, takes givens, at least 1, the fewest at most as many as the others")
+        if not 0 <= self.decay_steps <= self.steps:
             got = f"{self.decay_steps}, {self.steps}"
-            raise ValueError(f"decay_steps, steps: got {got}, takes 0 <= decay_steps <= steps, steps >= 1")
+            raise ValueError(f"decay_steps, steps: got {got}, takes 0 <= decay_steps <= steps")
         if self.batch_size < 2 or self.batch_size % 2:
             raise ValueError(f"batch_size: got {self.batch_size}, takes an even number of at least 2")
         if self.checkpoint_every % self.log_every:

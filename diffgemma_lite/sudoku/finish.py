@@ -23,7 +23,7 @@ from .batches import SudokuTraining
 from .evaluate import band_scores, step_curve
 from .state import STATE
 from .task import Layout
-from .train import new_model, read_recipe
+from .train import new_model, read_recipe, stages_of
 
 
 def trained_model(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path):
@@ -46,7 +46,12 @@ def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
     for band, found in scores["bands"].items():
         print(band, json.dumps(found), flush=True)
     if curve_count:
-        scores["curve"] = step_curve(model, layout, {band: some[:curve_count] for band, some in tests.items()}, sampler=sampler)
+        fewer = {band: some[:curve_count] for band, some in tests.items()}
+        scores["curve"] = step_curve(model, layout, fewer, sampler=sampler)
+        scores["stages"] = [  # the same puzzles after each stage of training
+            {"steps": steps, "bands": band_scores(earlier, layout, fewer, sampler=sampler)}
+            for steps, earlier in models_of_stages(recipe, layout, plan, out)
+        ]
     copy_logs(recipe, out, folder)
     (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     size = sum(p.numel() for p in model.parameters())
@@ -56,12 +61,17 @@ def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
 
 def stages(recipe: dict) -> list[tuple[dict, str]]:
     """(the stage's recipe, the file that keeps its log) of each stage of training, the first one first."""
-    found, n = [(recipe, "log.jsonl")], 1
-    while "first" in recipe:
-        recipe = {name: value for name, value in recipe.items() if name != "first"} | recipe["first"]
-        found.append((recipe, f"log-before-{n}.jsonl"))
-        n += 1
-    return found[::-1]
+    names = ["log.jsonl", *(f"log-before-{n}.jsonl" for n in range(1, len(stages_of(recipe))))]
+    return list(zip(stages_of(recipe), names, strict=True))[::-1]
+
+
+def models_of_stages(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path):
+    """(steps so far, the model) after each stage, the first one first."""
+    ran, steps = stages(recipe), 0
+    for depth in reversed(range(len(ran))):
+        folder = out.joinpath(*["first"] * depth)
+        steps += json.loads((folder / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])["step"]
+        yield steps, trained_model(recipe, layout, plan, folder)
 
 
 def copy_logs(recipe: dict, out: Path, folder: Path) -> None:

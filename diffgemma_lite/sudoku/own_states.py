@@ -65,6 +65,8 @@ class OwnStates:
     STORED = ("prompt", "clean", "canvas", "pinned", "belief", "age", "right", "taken")
 
     def __init__(self, layout: Layout, stacked: tuple[np.ndarray, np.ndarray], plan: SudokuTraining):
+        if plan.own_disguised and layout.name != "legend":
+            raise ValueError(f"own_disguised: got True in layout {layout.name}, takes legend, where a position is a cell")
         runs, length = plan.own_runs, layout.canvas_length
         self.layout, self.stacked, self.plan = layout, stacked, plan
         self.sampler = SamplerConfig(**({"draw": "cdf"} | plan.own_sampler))

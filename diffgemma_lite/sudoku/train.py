@@ -128,13 +128,28 @@ def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
     return recipe, Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
 
 
+def stages_of(recipe: dict) -> list[dict]:
+    """The recipe of each stage, the last one first: the same with what "first", {"puzzles", "train", "run", "first"}, changes."""
+    found = [recipe]
+    while "first" in recipe:
+        unknown = sorted(set(recipe["first"]) - {"about", "puzzles", "train", "run", "first"})
+        if unknown or "train" not in recipe["first"]:
+            raise ValueError(f"first: got {', '.join(recipe['first'])}, takes train, and any of about, puzzles, run, first")
+        recipe = {name: value for name, value in recipe.items() if name != "first"} | recipe["first"]
+        found.append(recipe)
+    for stage in found:
+        SudokuTraining(**stage["train"])
+    return found
+
+
 def train_recipe(recipe: dict, out: Path, on_log: Callable[[dict], None] | None = None) -> DiffusionGemma:
-    """Train what a recipe says in the folder `out`, or go on there. With "first", {"puzzles", "train"}, an earlier stage comes
-    before it, in out/first, and the training starts from its weights."""
+    """Train what a recipe says in the folder `out`, or go on there. With "first" an earlier stage comes before it, in out/first,
+    and the training starts from its weights."""
     layout, plan = Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
+    stages_of(recipe)
     if "first" in recipe and not (out / STATE).exists():
-        earlier = {name: value for name, value in recipe.items() if name != "first"} | recipe["first"]
+        earlier = stages_of(recipe)[1]
         model.load_state_dict(train_recipe(earlier, out / "first", on_log).state_dict())
     stacked = training_puzzles(recipe["puzzles"], layout.n, out / "puzzles.npz")
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(stacked[0]):,} puzzles", flush=True)

@@ -17,7 +17,7 @@ from diffgemma_lite.sudoku.evaluate import only_digits
 from diffgemma_lite.sudoku.own_states import OwnStates
 from diffgemma_lite.sudoku.state import STATE
 from diffgemma_lite.sudoku.task import FIRST, Layout
-from diffgemma_lite.sudoku.train import main, new_model, own_states_loss, train_sudoku
+from diffgemma_lite.sudoku.train import main, new_model, own_states_loss, stages_of, train_sudoku
 
 from .tiny import refused
 
@@ -186,7 +186,7 @@ def test_a_state_from_before_a_setting_existed_is_read(stacked, tmp_path):
 
 def test_refused(stacked):
     for rows in (-1, 5, 8):
-        with refused("own_rows", str(rows), "even"):
+        with refused("own_rows", str(rows)):
             replace(PLAN, own_rows=rows)
     with refused("own_rows", "masked", "takes 0"):
         replace(PLAN, sibling="masked")
@@ -199,3 +199,15 @@ def test_refused(stacked):
     for runs in (0, 3):
         with refused("own_runs", str(runs), "own_rows = 4"):
             replace(PLAN, own_runs=runs)
+    with refused("own_disguised", "plain", "legend"):
+        OwnStates(Layout("plain", 4), stacked, replace(PLAN, own_disguised=True))
+    with refused("log_every", "0", "at least 1"):
+        replace(PLAN, log_every=0)
+    with refused("fewest, middle, most", "9, 8, 12"):
+        replace(PLAN, fewest=9)
+    train = dict(steps=1, decay_steps=0)
+    for first in ({"puzzles": 3}, {"train": train, "layout": {}}, {"train": train, "first": {"train": train, "tests": 3}}):
+        with refused("first", "takes train"):
+            stages_of({"train": train, "first": first})
+    with refused("steps", "0"):
+        stages_of({"train": train, "first": {"train": dict(steps=0, decay_steps=0)}})
