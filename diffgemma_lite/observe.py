@@ -1,8 +1,8 @@
 """Looking inside a pass: which expert each token went to, what each position attended to, and how many passes there were.
 
-The model itself returns neither (fused attention never forms its weights). `observe` listens with hooks while a pass runs
-and computes the attention weights beside it, the plain way. For notebooks 03, 04 and 07 and their views; of the core only
-`generate(trace="attention")` asks for it.
+The model itself returns neither experts nor attention weights (fused attention never forms them). `observe` listens with
+hooks while a pass runs and computes these weights beside it, the plain way. For notebooks 03, 04 and 07 and their views; of the
+core only `generate(trace="attention")` asks for it. `counting` counts calls of the decoder, whoever makes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Observation:
 @contextmanager
 def counting(model) -> Iterator[list[int]]:
     """Inside, every call of `model.decode` adds 1 to the only number of the list it yields."""
-    calls, decode = [0], model.decode
+    calls, decode, before = [0], model.decode, vars(model).get("decode")
 
     @functools.wraps(decode)
     def counted(*args, **kwargs):
@@ -45,7 +45,10 @@ def counting(model) -> Iterator[list[int]]:
     try:
         yield calls
     finally:
-        del model.decode
+        if before is None:
+            del model.decode
+        else:  # counted already, further out
+            model.decode = before
 
 
 def attention_weights(layer: Attention, x: Tensor, rope: tuple[Tensor, Tensor], prefix, mask) -> Float[Tensor, "b h q keys"]:

@@ -32,10 +32,10 @@ def named_weights(folder: Path) -> dict[str, str]:
 
 
 def begun_scores(path: Path, base: Path) -> dict[str, Any]:
-    """What scores.json holds so far, or a new start. Errors: ValueError if it is about other weights of the base."""
+    """What scores.json holds so far, or a new start. Errors: ValueError if it is about other weights."""
     weights = named_weights(base)
     scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if scores.get("base", weights) != weights:
-        raise ValueError(f"recipe: {path} holds scores of other weights of {base.name}, takes the same; "
-                         "remove it to start again")  # fmt: skip
+        raise ValueError(f"base: got other weights of {base.name} than {path} is about, takes the same; "
+                         "remove that file to start again")  # fmt: skip
     return {"base": weights} | scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,7 @@ class SudokuTraining:
     own_rows: int = 0  # rows of the batch that are runs of the sampler under way (own_states.py) ...
     own_runs: int = 0  # ... taken in turn out of so many,
     own_disguised: bool = False  # ... each in a new disguise before each step (layout legend)
-    own_sampler: dict = field(default_factory=dict)  # their SamplerConfig, where it differs from the published one
+    own_sampler: dict = field(default_factory=dict)  # what differs from the published SamplerConfig; draw is "cdf"
     seed: int = 0
     precision: str = "float32"  # or "bfloat16": autocast
     experts: str = "grouped"  # or "loop", which can be faster in bfloat16 on a CPU
@@ -58,7 +58,7 @@ class SudokuTraining:
             check_integer(name, getattr(self, name), least)
         if not 0 < self.fewest <= min(self.middle, self.most):
             got = f"{self.fewest}, {self.middle}, {self.most}"
-            raise ValueError(f"fewest, middle, most: got {got}, takes givens, at least 1, the fewest at most as many as the others")
+            raise ValueError(f"fewest, middle, most: got {got}, takes givens: 1 <= fewest <= middle, and fewest <= most")
         if not 0 <= self.decay_steps <= self.steps:
             got = f"{self.decay_steps}, {self.steps}"
             raise ValueError(f"decay_steps, steps: got {got}, takes 0 <= decay_steps <= steps")
@@ -84,7 +84,9 @@ class SudokuTraining:
             raise ValueError(f"own_rows: got {rows} for the {self.sibling} sibling, takes 0 there")
         if runs < rows or (runs and not rows):
             raise ValueError(f"own_runs: got {runs}, takes at least own_rows = {rows}, and 0 where that is 0")
-        names = [f.name for f in fields(SamplerConfig)]
+        if self.own_disguised and not rows:
+            raise ValueError("own_disguised: got True with own_rows = 0, takes own_rows above 0")
+        names = ("max_denoising_steps", "entropy_bound", "t_max", "t_min", "draw")  # when to stop is not the sampler's here
         if (self.own_sampler and not rows) or not set(self.own_sampler) <= set(names):
             got = f"{self.own_sampler} with own_rows = {rows}"
             raise ValueError(f"own_sampler: got {got}, takes with own_rows any of {', '.join(names)}")

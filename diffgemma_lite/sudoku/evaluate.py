@@ -110,10 +110,13 @@ def band_scores(model, layout: Layout, tests: dict[str, list[Puzzle]], **how) ->
 
 
 def step_curve(model, layout: Layout, tests: dict[str, list[Puzzle]], *, sampler: SamplerConfig, **how) -> list[dict]:
-    """Exact solve and steps used for each number of denoising steps, with the adaptive stop and without."""
+    """Exact solve and steps used for each number of denoising steps, with the adaptive stop and without.
+
+    The masked sibling stops where no mask is left, and has one row for each.
+    """
     rows = []
     for steps in CURVE:
-        for adaptive in (True, False):
+        for adaptive in (True,) if how.get("sibling") == "masked" else (True, False):
             threshold = sampler.confidence_threshold if adaptive else None
             changed = replace(sampler, max_denoising_steps=steps, confidence_threshold=threshold)
             found = band_scores(model, layout, tests, sampler=changed, **how)

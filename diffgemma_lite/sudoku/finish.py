@@ -55,11 +55,11 @@ def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
     copy_logs(recipe, out, folder)
     (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     size = sum(p.numel() for p in model.parameters())
-    (folder / "README.md").write_text(card(folder, recipe, layout, scores, size), encoding="utf-8")
     model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "README.md").write_text(card(folder, recipe, layout, scores, size), encoding="utf-8")
 
 
-def stages(recipe: dict) -> list[tuple[dict, str]]:
+def stages_and_logs(recipe: dict) -> list[tuple[dict, str]]:
     """(the stage's recipe, the file that keeps its log) of each stage of training, the first one first."""
     names = ["log.jsonl", *(f"log-before-{n}.jsonl" for n in range(1, len(stages_of(recipe))))]
     return list(zip(stages_of(recipe), names, strict=True))[::-1]
@@ -67,8 +67,8 @@ def stages(recipe: dict) -> list[tuple[dict, str]]:
 
 def models_of_stages(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path):
     """(steps so far, the model) after each stage, the first one first."""
-    ran, steps = stages(recipe), 0
-    for depth in reversed(range(len(ran))):
+    steps = 0
+    for depth in reversed(range(len(stages_of(recipe)))):
         folder = out.joinpath(*["first"] * depth)
         steps += json.loads((folder / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])["step"]
         yield steps, trained_model(recipe, layout, plan, folder)
@@ -76,7 +76,7 @@ def models_of_stages(recipe: dict, layout: Layout, plan: SudokuTraining, out: Pa
 
 def copy_logs(recipe: dict, out: Path, folder: Path) -> None:
     """The log of each stage, from the run's folder to the checkpoint's."""
-    for depth, (_, name) in enumerate(reversed(stages(recipe))):
+    for depth, (_, name) in enumerate(reversed(stages_and_logs(recipe))):
         shutil.copy(out.joinpath(*["first"] * depth, "log.jsonl"), folder / name)
 
 
@@ -85,17 +85,19 @@ def stage_line(stage: dict, log: Path) -> str:
     last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
     plan, minutes = SudokuTraining(**stage["train"]), last["seconds"] / 60
     line = (f"{last['step']:,} steps of {plan.batch_size} rows with {stage['puzzles']:,} puzzles, seed {plan.seed}; "
-            f"{minutes:.0f} minutes on one thread, {plan.precision}, {stage['run']}. Log: `{log.name}`.")  # fmt: skip
-    spoilt = (f"{plan.slips:.0%} of the spoilt answers have digits, written or given, as their noise instead of any token.")
-    own = (f"{plan.own_rows} of the rows are runs of the sampler under way, out of {plan.own_runs:,} taken in turn "
+            f"{minutes:.0f} minutes, {plan.precision}, {stage.get('run', 'nothing said of the machine')}. Log: `{log.name}`.\n"
+            f"     {plan.batch_size - plan.own_rows} rows are spoilt answers; {plan.slips:.0%} of these have digits, written or given, "
+            "as their noise instead of any token.")  # fmt: skip
+    how = ", each in a new disguise before each step" if plan.own_disguised else ""
+    own = (f"\n     {plan.own_rows} rows are runs of the sampler under way, out of {plan.own_runs:,} taken in turn{how} "
            "(`diffgemma_lite/sudoku/own_states.py`).")  # fmt: skip
-    return f"{line}\n  {own if plan.own_rows else spoilt}"
+    return line + (own if plan.own_rows else "")
 
 
 def card(folder: Path, recipe: dict, layout: Layout, scores: dict, size: int) -> str:
     """The model card; every number in it comes from the run."""
     name, sampler, published = folder.name, SamplerConfig.from_defaults(recipe["generation"]), SamplerConfig()
-    trained = "\n".join(f"  {n}. {stage_line(stage, folder / log)}" for n, (stage, log) in enumerate(stages(recipe), 1))
+    trained = "\n".join(f"  {n}. {stage_line(stage, folder / log)}" for n, (stage, log) in enumerate(stages_and_logs(recipe), 1))
     mean_steps = sum(s["steps"] for s in scores["bands"].values()) / len(scores["bands"])
     rows = "\n".join(
         f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | {percent(s['exact'], 2)} "
@@ -132,7 +134,7 @@ unit, per puzzle. Steps: calls of `decode` until the canvas is stable and confid
 |---|---|---|---|---|---|
 {rows}
 
-The curve of accuracy over denoising steps is in `scores.json`.
+`scores.json` has the curve of accuracy over denoising steps, and the scores after each stage, if they were asked for.
 
 ## Limits
 

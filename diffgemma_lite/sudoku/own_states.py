@@ -1,17 +1,18 @@
 """Training on the states that sampling meets (on-policy): rows of the batch are runs of the sampler under way. Notebook 09.
 
-A spoilt answer is not what a sampler meets. After a few steps its canvas holds its own guesses, and it brings a belief about
-each of them. So here many runs are kept, each of them a puzzle that is being sampled. A gradient step takes the next few of
-them, and is a denoising step of each too: the logits that the loss is taken from also give, with no further pass, the
-canvas and the belief that the run has next. The answer is known, so every state is learnt at with the whole answer as its
-target. A run that wrote it twice running, or has spent its steps, gets the next puzzle; so hard puzzles, which take longer,
-fill most of the batch by themselves.
+Only a sampler's first canvas is a spoilt answer. After that it holds the model's own guesses, and a belief about each of them
+from the step before. So here many runs are kept, each of them a puzzle that is being sampled. A gradient step takes the next
+few of them, and is a denoising step of each too: the logits that the loss is taken from also give, with no further pass,
+the canvas and the belief that the run has next. The answer is known, so every state is learnt at with the whole answer as
+its target, and it decides when a run ends, not the sampler's stop rule: a run that wrote it twice running, or has spent its
+steps, gets the next puzzle. So hard puzzles, which take longer, get a larger share of the batch by themselves.
 
-A model that meets one puzzle in step after step learns that puzzle's answer, and then solves while it learns what it cannot
-solve once its weights stand still. Against that there are many runs, and before each step a run is put into a new disguise
-(`redisguise`): its canvas and belief move with it.
+A model that meets one puzzle again and again can learn that puzzle's answer, and then solves while it learns what it cannot
+solve once its weights stand still. Against that there are many runs, and with `own_disguised` a run is put into a new
+disguise before each step: its canvas and belief move with it.
 
-The runs stand in the checkpoint, and what they draw is a function of (seed, step), so that resuming is exact.
+The runs stand in the checkpoint, what they draw is a function of (seed, step), and puzzles come in the order of a seed, so
+that resuming is exact.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from .evaluate import only_digits
 from .task import FIRST, Layout
 
 
-def redisguise(layout: Layout, ids: Tensor, clean: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+def redisguise(layout: Layout, clean: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """One random disguise for each run, drawn by its answer `clean` [B, C], in layout legend (a position is a cell).
 
     Returns (source [B, C], the position that each new one shows; table [B, V], the new id of each id). Digits and given
-    digits are renamed alike; other tokens keep their names. `ids` is the layout's whole vocabulary, 0 to V - 1.
+    digits are renamed alike; other tokens keep their names.
     """
     n = layout.n
     digits = torch.where(clean >= layout.first, clean - layout.first, clean - FIRST).numpy() + 1
@@ -41,7 +42,7 @@ def redisguise(layout: Layout, ids: Tensor, clean: Tensor, rng: np.random.Genera
     old = np.take_along_axis(digits, source, 1)
     names = np.zeros((len(clean), n), np.int64)
     np.put_along_axis(names, old - 1, new - 1, 1)
-    table = ids.repeat(len(clean), 1)
+    table = torch.arange(layout.vocab_size).repeat(len(clean), 1)
     table[:, FIRST : FIRST + n] = FIRST + torch.from_numpy(names)
     table[:, layout.first : layout.first + n] = layout.first + torch.from_numpy(names)
     return torch.from_numpy(source), table
@@ -79,7 +80,7 @@ class OwnStates:
         self.age = torch.zeros(runs, dtype=torch.long)  # denoising steps of this puzzle so far
         self.right = torch.zeros(runs, dtype=torch.bool)  # the last step wrote the answer
         self.taken = torch.zeros((), dtype=torch.long)  # puzzles begun so far, over all runs
-        self.seen: list[tuple[bool, int]] = []  # (solved, steps) of the puzzles that ended since `tell`
+        self.seen: list[tuple[bool, int]] = []  # (solved, steps) of the puzzles that ended since `take_ended`
         self._drawn: tuple[int, object] = (-1, None)
         for run in range(runs):
             self._begin(run)
@@ -97,7 +98,8 @@ class OwnStates:
         return (torch.arange(self.plan.own_rows) + step * self.plan.own_rows) % self.plan.own_runs
 
     def batch(self, step: int) -> OwnBatch:
-        """Ordinary rows of `draw_batch` first, then the runs whose turn it is."""
+        """Ordinary rows of `draw_batch` first, which bring no belief, then the runs whose turn it is. Call it once a step: it
+        puts these into their new disguise."""
         now, vocab_size = self.turn(step), self.layout.vocab_size
         if self.plan.own_disguised:
             self._redisguise(now, step)
@@ -133,7 +135,7 @@ class OwnStates:
             self.seen.append((bool(self.right[run]), int(self.age[run])))
             self._begin(run)
 
-    def tell(self) -> dict[str, float]:
+    def take_ended(self) -> dict[str, float]:
         """Share of the puzzles solved and their mean steps since the last call; empty where none ended."""
         if not self.seen:
             return {}
@@ -153,8 +155,7 @@ class OwnStates:
         self.taken += 1
 
     def _redisguise(self, now: Tensor, step: int) -> None:
-        rng, vocabulary = np.random.default_rng([self.plan.seed, step, 2]), torch.arange(self.layout.vocab_size)
-        source, table = redisguise(self.layout, vocabulary, self.clean[now], rng)
+        source, table = redisguise(self.layout, self.clean[now], np.random.default_rng([self.plan.seed, step, 2]))
         for name in ("clean", "canvas"):
             tokens = getattr(self, name)
             tokens[now] = table.gather(1, tokens[now].gather(1, source))

@@ -5,8 +5,8 @@
     autoregressive  the encoder side predicts each digit from the puzzle and the digits before it
 
 A batch is a function of (seed, step) (batches.py): nothing random lives in the loop, and resuming is exact, as in the
-package's train.py, whose optimizer this file uses. Half of the rows are told what a first pass believed (self-conditioning);
-in a later stage rows may be runs of the sampler under way instead (own_states.py).
+package's train.py, whose optimizer this file uses. Half of the rows are told what a first pass believed (self-conditioning).
+In a later stage rows may be runs of the sampler under way instead (own_states.py), which stand in the checkpoint.
 
     python -m diffgemma_lite.sudoku.train assets/checkpoints/sudoku-small/recipe.json runs/sudoku      # resumes
 """
@@ -106,8 +106,10 @@ def train_sudoku(
                 raise ValueError(f"loss: got {mean[0]} at step {step}, takes a finite one: lower learning_rate")
             seconds, sums = spent + time.perf_counter() - start, []
             log.append({"step": step, "loss": mean[0], "grad_norm": mean[1], "lr": plan.rate(step - 1), "seconds": seconds})
-            log[-1] |= {} if own is None else own.tell()
+            log[-1] |= {} if own is None else own.take_ended()
+            looked = time.perf_counter()
             stopped = on_log is not None and bool(on_log(log[-1]))
+            start += time.perf_counter() - looked  # what the caller does with it is not training
         if folder is not None and (step % plan.checkpoint_every == 0 or stopped or step == plan.steps):
             save_run(folder, model, optimizer, step, log, plan, own)
     model.eval()
@@ -129,13 +131,14 @@ def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
 
 
 def stages_of(recipe: dict) -> list[dict]:
-    """The recipe of each stage, the last one first: the same with what "first", {"puzzles", "train", "run", "first"}, changes."""
+    """The recipe of each stage, the last one first: the same with what "first" changes (train, and puzzles, run, about)."""
     found = [recipe]
     while "first" in recipe:
-        unknown = sorted(set(recipe["first"]) - {"about", "puzzles", "train", "run", "first"})
-        if unknown or "train" not in recipe["first"]:
-            raise ValueError(f"first: got {', '.join(recipe['first'])}, takes train, and any of about, puzzles, run, first")
-        recipe = {name: value for name, value in recipe.items() if name != "first"} | recipe["first"]
+        first = recipe["first"]
+        if not isinstance(first, dict) or "train" not in first or set(first) - {"about", "puzzles", "train", "run", "first"}:
+            got = ", ".join(first) if isinstance(first, dict) else first
+            raise ValueError(f"first: got {got}, takes train, and any of about, puzzles, run, first")
+        recipe = {name: value for name, value in recipe.items() if name not in ("first", "run", "about")} | first
         found.append(recipe)
     for stage in found:
         SudokuTraining(**stage["train"])
@@ -145,12 +148,10 @@ def stages_of(recipe: dict) -> list[dict]:
 def train_recipe(recipe: dict, out: Path, on_log: Callable[[dict], None] | None = None) -> DiffusionGemma:
     """Train what a recipe says in the folder `out`, or go on there. With "first" an earlier stage comes before it, in out/first,
     and the training starts from its weights."""
-    layout, plan = Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
+    ran, layout, plan = stages_of(recipe), Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
-    stages_of(recipe)
-    if "first" in recipe and not (out / STATE).exists():
-        earlier = stages_of(recipe)[1]
-        model.load_state_dict(train_recipe(earlier, out / "first", on_log).state_dict())
+    if len(ran) > 1 and not (out / STATE).exists():
+        model.load_state_dict(train_recipe(ran[1], out / "first", on_log).state_dict())
     stacked = training_puzzles(recipe["puzzles"], layout.n, out / "puzzles.npz")
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(stacked[0]):,} puzzles", flush=True)
     train_sudoku(model, layout, stacked, plan, folder=out, on_log=on_log)

@@ -205,7 +205,7 @@ def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
     recipe_run.run(folder / "recipe.json", tmp_path / "out")
     assert (folder / "scores.json").read_text() == stamp
     tiny(seed=1).save_pretrained(base)
-    with refused("recipe", "other weights"):
+    with refused("base", "other weights"):
         recipe_run.run(folder / "recipe.json", tmp_path / "out")
 
 

@@ -31,7 +31,7 @@ def test_scores_of_other_weights_are_not_gone_on_with(tmp_path):
     path.write_text(json.dumps(begun | {"points": {"full": 1}}))
     assert begun_scores(path, base)["points"] == {"full": 1}
     (base / "model.safetensors").write_bytes(b"two")
-    with refused("recipe", "other weights of base", "remove it"):
+    with refused("base", "other weights of base", "remove that file"):
         begun_scores(path, base)
 
 

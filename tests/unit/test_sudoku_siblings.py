@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.sudoku import BANDS, solve
@@ -14,7 +15,7 @@ from diffgemma_lite.sudoku import finish as finishing
 from diffgemma_lite.sudoku.batches import SIBLINGS, SudokuTraining, stack_puzzles
 from diffgemma_lite.sudoku.siblings import compare, compare_layouts, small_tests
 from diffgemma_lite.sudoku.task import Layout
-from diffgemma_lite.sudoku.train import new_model, read_recipe, train_sudoku
+from diffgemma_lite.sudoku.train import new_model, read_recipe, train_recipe, train_sudoku
 from diffgemma_lite.teach.sudoku import board
 
 from .tiny import refused
@@ -42,8 +43,9 @@ def test_siblings_by_bands(monkeypatch):
     for name, s in found.items():
         assert s["bands"]["easy"]["exact"]["n"] == 2 and s["bands"]["hard"]["exact"]["n"] == 1
         assert ("steps_curve" in s) == (name != "autoregressive")
-    whole = [row for row in found["masked"]["steps_curve"] if not row["adaptive"]]
-    assert [row["bands"]["hard"]["steps"] for row in whole] == [1, 2]
+    whole = {name: [row for row in found[name]["steps_curve"] if not row["adaptive"]] for name in ("uniform", "masked")}
+    assert [row["bands"]["hard"]["steps"] for row in whole["uniform"]] == [1, 2]
+    assert whole["masked"] == [] and len(found["masked"]["steps_curve"]) == 2, "it stops where no mask is left, always"
     assert found["autoregressive"]["bands"]["hard"]["steps"] == 16
 
 
@@ -85,6 +87,33 @@ def test_finish_writes_a_folder_that_loads(tmp_path, monkeypatch, capsys):
     assert DiffusionGemma.from_pretrained(folder).config == model.config
     assert (folder / "log.jsonl").read_text(encoding="utf-8") == (out / "log.jsonl").read_text(encoding="utf-8")
     assert "easy" in capsys.readouterr().out
+
+
+def test_finish_tells_of_every_stage(tmp_path, monkeypatch):
+    """Three stages: whose weights, whose log, in which order."""
+    few = {"max_denoising_steps": 3, "entropy_bound": 0.1, "t_min": 0.4, "t_max": 0.8}
+    recipe = {"layout": {"name": "legend", "n": 4}, "model": {"width": 32, "layers": 2}, "look": 3.0, "generation": few, "chosen": "by nobody"}
+    own = dict(own_rows=4, own_runs=8, own_sampler={"max_denoising_steps": 2})
+    recipe |= {"puzzles": 7, "train": PLAN | own | dict(steps=3, seed=2), "run": "last", "first": {
+        "puzzles": 6, "train": PLAN | own | dict(steps=2, seed=1), "run": "middle", "first": {"puzzles": 5, "train": PLAN | dict(steps=1), "run": "begin"}}}  # fmt: skip
+    folder, out = tmp_path / "staged", tmp_path / "run"
+    folder.mkdir()
+    (folder / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    train_recipe(recipe, out)
+    monkeypatch.setattr(finishing, "puzzles", lambda split, band, count: small_tests(4, count, 6, 9, seed=len(band)))
+    monkeypatch.setattr(evaluate, "CURVE", (1,))
+    finishing.main([str(folder / "recipe.json"), str(out), "--puzzles", "2", "--curve", "1"])
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    assert [s["steps"] for s in scores["stages"]] == [1, 3, 6]
+    for name, run in (("log.jsonl", out), ("log-before-1.jsonl", out / "first"), ("log-before-2.jsonl", out / "first" / "first")):
+        assert (folder / name).read_bytes() == (run / "log.jsonl").read_bytes()
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    at = [text.index(part) for part in ("1 steps of 4 rows with 5 puzzles", "2 steps of 4 rows with 6", "3 steps of 4 rows with 7")]
+    assert at == sorted(at) and text.index("begin.") < text.index("middle.") < text.index("last.")
+    assert text.count("runs of the sampler under way, out of 8") == 2
+    last = finishing.trained_model(recipe, Layout("legend", 4), SudokuTraining(**recipe["train"]), out)
+    shipped = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(last.state_dict().values(), shipped.state_dict().values(), strict=True))
 
 
 @pytest.mark.parametrize("n", [4, 6, 9])
