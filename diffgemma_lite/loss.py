@@ -25,6 +25,7 @@ from .checks import check_integer
 from .noise import corrupt
 
 T_EPSILON = 1e-4  # t is drawn from [T_EPSILON, 1 - T_EPSILON], as the public training code does
+LONGEST_HOLE = 8  # tokens, of a row that is all right but for one hole (`dig_hole`)
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,32 @@ def lay_out(example, canvas_length: int, eos: int) -> tuple[list[int], int, int]
     return [*example.prompt, *response], canvases, labelled
 
 
+def dig_hole(
+    clean: Int[Tensor, "c"], labelled: int, vocab_size: int, generator: Generator
+) -> tuple[Int[Tensor, "c"], Bool[Tensor, "c"]]:
+    """One hole of 1 to LONGEST_HOLE tokens, filled with noise, in a canvas that is right elsewhere -> (noisy, counted), [C].
+
+    Rare when every token is noised by itself, and what infilling meets. Why a row of its own: at so little noise the model
+    has every reason to trust each token, also the one in the hole. The loss counts the hole and as many tokens outside,
+    so that of those it is asked about half are right. Ours, not the report's.
+    """
+    size = min(int(torch.randint(1, LONGEST_HOLE + 1, (), generator=generator)), labelled)
+    first = int(torch.randint(0, labelled - size + 1, (), generator=generator))
+    place, noise = torch.arange(len(clean)), torch.randint(0, vocab_size, (len(clean),), generator=generator)
+    hole = (place >= first) & (place < first + size)
+    others = torch.randperm(len(clean), generator=generator)
+    others = others[(others < labelled) & ~hole[others]][:size]
+    return torch.where(hole, noise, clean), hole | torch.isin(place, others)
+
+
 def collate(
     examples: Sequence, indices: Sequence[int], *, canvas_length: int, vocab_size: int, eos: int, pad: int, seed: int,
-    epoch: int, self_conditioning: float = 0.5, multiple: int = 1,
+    epoch: int, self_conditioning: float = 0.5, holes: float = 0.0, multiple: int = 1,
 ) -> Batch:  # fmt: skip
     """Examples (prompt, response, complete) -> Batch. `multiple` rounds the row length up, to keep the number of shapes small.
 
-    indices: their numbers in the data set, which with seed and epoch fix every random draw.
+    indices: their numbers in the data set, which with seed and epoch fix every random draw. holes: share of the rows that are
+    noised in one hole only (`dig_hole`).
     Errors: ValueError for no examples, one without a prompt (the decoder needs a prefix to read), and settings out of range.
     """
     if len(examples) != len(indices) or not len(examples):
@@ -80,8 +100,9 @@ def collate(
     for name, value, least, most in (("canvas_length", canvas_length, 1, 2**31), ("multiple", multiple, 1, 2**31),
                                      ("eos", eos, 0, vocab_size - 1), ("pad", pad, 0, vocab_size - 1)):  # fmt: skip
         check_integer(name, value, least, most)
-    if not 0 <= self_conditioning <= 1:
-        raise ValueError(f"self_conditioning: got {self_conditioning!r}, takes a share from 0 to 1")
+    for name, value in (("self_conditioning", self_conditioning), ("holes", holes)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}: got {value!r}, takes a share from 0 to 1")
     rows, c = [], canvas_length
     for example, index in zip(examples, indices, strict=True):
         if not example.prompt:
@@ -95,6 +116,9 @@ def collate(
         clean = torch.tensor(ids[start : start + c] + [pad] * (c - len(ids[start : start + c])))[None]
         noisy, _ = corrupt(clean, t, vocab_size, g)
         known = torch.arange(c) + k * c < labelled
+        if holes and float(torch.rand((), generator=g)) < holes:
+            noisy, known = dig_hole(clean[0], int(known.sum()), vocab_size, g)
+            noisy = noisy[None]
         rows.append((ids, start, clean[0], noisy[0], known, t[0], coin))
     length = -(-max(len(r[0]) for r in rows) // multiple) * multiple
     return Batch(

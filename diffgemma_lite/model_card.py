@@ -5,7 +5,10 @@ Used by recipe.py, which also writes a shipped card again from the files beside 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .config import Config
+from .loss import LONGEST_HOLE
 from .scores import percent
 from .train import TrainConfig
 
@@ -32,6 +35,17 @@ def start_of_training(flat_attention: bool) -> str:
     """Where the query and key norms started, in a sentence."""
     where = "Hd^-0.25 (`attention.flatten_scores`)" if flat_attention else "1"
     return f"Query and key norms started at {where}."
+
+
+def stage_line(training: TrainConfig, log: list[dict]) -> str:
+    """Steps, time and what is particular of one stage of training."""
+    last = log[-1]
+    compiled = ", compiled" if training.compile else ""
+    planned = "" if last["step"] == training.steps else f" (of {training.steps:,} planned)"
+    holes = (f", {training.holes:.0%} of them right but for one hole of up to {LONGEST_HOLE} tokens (`loss.dig_hole`)"
+             if training.holes else "")  # fmt: skip
+    return (f"{last['step']:,} steps{planned} of {training.batch_size} canvases{holes}; {last['seconds'] / 60:.0f} minutes, "
+            f"{training.precision}{compiled}; seed {training.seed}")  # fmt: skip
 
 
 def shown(x: dict, digits: int = 3) -> str:
@@ -88,11 +102,16 @@ bound.
 
 
 def model_card(
-    name: str, config: Config, training: TrainConfig, model, scores: dict, log: list[dict], *, flat_attention: bool = False
-) -> str:
-    """The card as text. scores["run"]: data and starts, as the training state holds them; scores["text"] may be absent."""
+    name: str, config: Config, training: TrainConfig, model, scores: dict, log: list[dict],
+    before: Sequence[tuple[TrainConfig, list[dict], str]] = (), *, flat_attention: bool = False,
+) -> str:  # fmt: skip
+    """The card as text. scores["run"]: data and starts, as the training state holds them; scores["text"] may be absent.
+
+    before: (TrainConfig, log, name of its file) of each earlier stage of training, the latest first.
+    """
     held, sampling, last = scores["held_out"], scores["sampling"], log[-1]
     data, starts = scores["run"]["data"], scores["run"]["starts"]
+    earlier = "".join(f"\n  Before that {stage_line(plan, entries)} (`{file}`)." for plan, entries, file in before)
     levels = "\n".join(f"| {b['t_from']} to {b['t_to']} | {shown(b)} |" for b in held["by_noise_level"])
     return f"""# {name}
 
@@ -106,9 +125,8 @@ useful programmer.
   (Python Software Foundation License); {data['examples']:,} training examples (BLAKE2b of their ids {data['blake2b']}).
   Held-out modules, not held-out lines: see `diffgemma_lite/data/python_corpus.py`. The example counts
   differ with the Python version.
-- **Recipe**: `recipe.json`, {last['step']:,} steps of {training.batch_size} canvases; {last['seconds'] / 60:.0f} minutes,
-  {training.precision}{", compiled" if training.compile else ""}. {start_of_training(flat_attention)}
-  Log: `log.jsonl`. Seed {training.seed}.
+- **Recipe**: `recipe.json`. {start_of_training(flat_attention)}
+  {stage_line(training, log)} (`log.jsonl`).{earlier}
 - **Trained on**: {where_trained(starts)}
 - **Make it again**: `uv run python -m diffgemma_lite.recipe train assets/checkpoints/{name}/recipe.json runs/again`
 

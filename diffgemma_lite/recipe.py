@@ -81,6 +81,14 @@ class Recipe:
             raise ValueError(f"first.until: got {until!r}, takes a multiple of log_every = {each} from {each} to steps = {most}")
         return stage
 
+    def earlier_stages(self) -> list[tuple[Recipe, str]]:
+        """(recipe, name of its log beside recipe.json) of each stage before the last one, the latest first."""
+        stages: list[tuple[Recipe, str]] = []
+        it = self
+        while (it := it.first_stage()) is not None:
+            stages.append((it, f"log-before-{len(stages) + 1}.jsonl"))
+        return stages
+
     @property
     def kind(self) -> str:
         """Which data: "python", the standard library's source, or "templates", generated records."""
@@ -144,6 +152,17 @@ def load_weights(model: DiffusionGemma, run: Path) -> dict[str, str]:
     return meta
 
 
+def copy_logs(it: Recipe, out: Path) -> None:
+    """The log of each stage, from the run's folder to the recipe's."""
+    for depth, name in enumerate(["log.jsonl", *(name for _, name in it.earlier_stages())]):
+        shutil.copy(out.joinpath(*["first"] * depth, "log.jsonl"), it.path.parent / name)
+
+
+def read_log(path: Path) -> list[dict]:
+    """The entries of a log.jsonl."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     """Evaluate the trained weights on held-out modules and write model, log, scores and card beside the recipe."""
     it, out = _of_python(Recipe(recipe)), Path(out)
@@ -159,7 +178,7 @@ def finish_recipe(recipe: str | Path, out: str | Path) -> None:
     scores["text"] = text_scores(it, model)
     scores |= {"python": platform.python_version(), "run": {name: json.loads(meta[name]) for name in ("data", "starts")}}
     model.to(torch.bfloat16).save_pretrained(folder)
-    shutil.copy(out / "log.jsonl", folder / "log.jsonl")
+    copy_logs(it, out)
     if "tokenizer" in it.plan:
         it.tokenizer.save(folder)
     (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
@@ -170,8 +189,6 @@ def _of_python(it: Recipe) -> Recipe:
     """The scores and the card of this file speak of Python."""
     if it.kind != "python":
         raise ValueError(f"recipe: {it.path} has kind {it.kind!r}, takes 'python' (structured.finish scores records)")
-    if "first" in it.plan:
-        raise ValueError(f"recipe: {it.path} has an earlier stage, takes none: this card does not tell of it")
     return it
 
 
@@ -189,8 +206,9 @@ def write_card(it: Recipe) -> None:
     """README.md beside the recipe, from the scores, the log and the weights that lie there."""
     folder = _of_python(it).path.parent
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    card = model_card(folder.name, it.config, it.training, it.new_model(), scores, log, flat_attention=it.flat_attention)
+    before = [(stage.training, read_log(folder / name), name) for stage, name in it.earlier_stages()]
+    card = model_card(folder.name, it.config, it.training, it.new_model(), scores, read_log(folder / "log.jsonl"), before,
+                      flat_attention=it.flat_attention)  # fmt: skip
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

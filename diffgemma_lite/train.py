@@ -41,6 +41,7 @@ class TrainConfig:
     betas: tuple[float, float] = (0.9, 0.99)
     clip_norm: float = 1.0
     self_conditioning: float = 0.5  # share of the examples
+    holes: float = 0.0  # share of the examples that are noised in one hole only (loss.dig_hole)
     seed: int = 0
     precision: str = "float32"  # or "bfloat16": autocast, the weights stay float32
     compile: bool = False  # needs a C++ compiler on a CPU
@@ -63,7 +64,8 @@ class TrainConfig:
             need(number(getattr(self, name)) and getattr(self, name) > 0, name, "a number above 0")
         for name in ("final_learning_rate", "weight_decay"):
             need(number(getattr(self, name)) and getattr(self, name) >= 0, name, "a number of at least 0")
-        need(number(self.self_conditioning) and 0 <= self.self_conditioning <= 1, "self_conditioning", "a share from 0 to 1")
+        for name in ("self_conditioning", "holes"):
+            need(number(getattr(self, name)) and 0 <= getattr(self, name) <= 1, name, "a share from 0 to 1")
         pair = isinstance(self.betas, (list, tuple)) and len(self.betas) == 2
         need(pair and all(number(b) and 0 <= b < 1 for b in self.betas), "betas", "two numbers of at least 0 and below 1")
         need(self.precision in ("float32", "bfloat16"), "precision", "'float32' or 'bfloat16'")
@@ -136,7 +138,8 @@ class BatchStream:
         return collate(
             [self.examples[n] for n in numbers], numbers, canvas_length=m.canvas_length, vocab_size=m.vocab_size,
             eos=m.eos_token_id, pad=m.pad_token_id, seed=self.config.seed, epoch=epoch,
-            self_conditioning=self.config.self_conditioning, multiple=64 if self.config.compile else 1,
+            self_conditioning=self.config.self_conditioning, holes=self.config.holes,
+            multiple=64 if self.config.compile else 1,
         )  # fmt: skip
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-
 from ..data.templates import FAMILIES, HELD_OUT, records
 from ..model import DiffusionGemma
 from ..model_card import shown, start_of_training, where_trained
-from ..recipe import Recipe
+from ..recipe import Recipe, read_log
 from ..scores import percent
 from .planted import LATE
 from .scores import END_TOKENS, TEMPERATURE
@@ -76,29 +73,13 @@ def shares_of(it: Recipe) -> str:
     return f"{', '.join(shares)} as {' : '.join(map(str, shares.values()))}"
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A stage of training before the last one: its recipe, and the file beside the recipe that holds its log."""
-
-    recipe: Recipe
-    log: str
-
-
-def earlier_stages(it: Recipe) -> list[Stage]:
-    """The latest first."""
-    stages: list[Stage] = []
-    while (it := it.first_stage()) is not None:
-        stages.append(Stage(it, f"log-before-{len(stages) + 1}.jsonl"))
-    return stages
-
-
 def stages_before(it: Recipe) -> str:
     """A line of the card for each of them."""
     lines = []
-    for stage in earlier_stages(it):
-        last = json.loads((it.path.parent / stage.log).read_text(encoding="utf-8").splitlines()[-1])
-        lines.append(f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, with other records: {shares_of(stage.recipe)}\n"
-                     f"  (`{stage.log}`).")  # fmt: skip
+    for stage, name in it.earlier_stages():
+        last = read_log(it.path.parent / name)[-1]
+        lines.append(f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, with other records: "
+                     f"{shares_of(stage)}\n  (`{name}`).")  # fmt: skip
     return "".join(lines)
 
 

@@ -13,7 +13,6 @@ import argparse
 import functools
 import json
 import platform
-import shutil
 from pathlib import Path
 
 import torch
@@ -21,9 +20,9 @@ import torch
 from ..data.templates import FAMILIES
 from ..evaluate import evaluate
 from ..model import DiffusionGemma
-from ..recipe import Recipe, load_weights
+from ..recipe import Recipe, copy_logs, load_weights, read_log
 from ..sampler import SamplerConfig
-from .card import card, earlier_stages
+from .card import card
 from .planted import score_repairs
 from .scores import score_all
 
@@ -45,9 +44,7 @@ def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 
         run = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["run"]
     else:
         model, run = trained_model(it, out)
-        shutil.copy(out / "log.jsonl", folder / "log.jsonl")
-        for n, stage in enumerate(earlier_stages(it)):
-            shutil.copy(out.joinpath(*["first"] * (n + 1), "log.jsonl"), folder / stage.log)
+        copy_logs(it, out)
     say = functools.partial(print, flush=True)
     scores = {
         "python": platform.python_version(), "run": run, "seed": seed,
@@ -56,8 +53,7 @@ def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 
         "planted": score_repairs(model, it.tokenizer, sampler, count=trials, seed=seed, families=tuple(FAMILIES)),
     }  # fmt: skip
     (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    (folder / "README.md").write_text(card(it, model, scores, log), encoding="utf-8")
+    (folder / "README.md").write_text(card(it, model, scores, read_log(folder / "log.jsonl")), encoding="utf-8")
     if out is not None:
         model.to(torch.bfloat16).save_pretrained(folder)
     return scores

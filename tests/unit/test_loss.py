@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from tiny import C, V, Example, exact, generator, random_ids, tiny
 
-from diffgemma_lite.loss import (T_EPSILON, Batch, collate, denoising_logits, encoder_loss, example_generator, lay_out,
-                                 losses, mean_cross_entropy, total_loss)
+from diffgemma_lite.loss import (LONGEST_HOLE, T_EPSILON, Batch, collate, denoising_logits, dig_hole, encoder_loss,
+                                 example_generator, lay_out, losses, mean_cross_entropy, total_loss)
 
 EOS, PAD = 1, 0
 
@@ -101,6 +101,34 @@ def test_a_canvas_is_noised_as_much_as_its_level_says():
 def test_share_of_self_conditioned_examples(share, low, high):
     drawn = torch.cat([batch_of(examples(), epoch=e, self_conditioning=share).self_conditioned for e in range(40)])
     assert low <= drawn.float().mean() <= high
+
+
+@pytest.mark.parametrize("labelled", [1, 2, 5, 40, 64])
+def test_a_hole_is_one_run_of_noise_and_half_of_what_counts(labelled):
+    clean, vocab_size, sizes, ends = torch.full((64,), 7), 100_000, set(), set()
+    for n in range(300):
+        noisy, counted = dig_hole(clean, labelled, vocab_size, generator(n))
+        hole = (noisy != clean).nonzero().flatten().tolist()  # noise is the clean token once in 100,000
+        size = len(hole)
+        assert 1 <= size <= min(LONGEST_HOLE, labelled) and hole == list(range(hole[0], hole[0] + size))
+        assert counted[hole].all() and counted.sum() == min(2 * size, labelled) and not counted[labelled:].any()
+        sizes.add(size)
+        ends |= {hole[0], hole[-1]}
+    if labelled >= 40:
+        assert sizes == set(range(1, LONGEST_HOLE + 1)) and {0, labelled - 1} <= ends
+
+
+@pytest.mark.parametrize(("share", "low", "high"), [(0.3, 0.2, 0.4), (1.0, 1, 1)])
+def test_share_of_rows_with_one_hole(share, low, high):
+    """The other rows, and what else is drawn of these, are as they would be without holes."""
+    data = [Example([5], random_ids(64, seed=i).tolist()) for i in range(200)]
+    plain, holed = (batch_of(data, canvas_length=64, vocab_size=100_000, holes=holes) for holes in (0.0, share))
+    one = ~holed.labelled.all(1)
+    assert low <= one.float().mean() <= high
+    assert torch.equal(plain.noisy[~one], holed.noisy[~one]) and plain.labelled.all()
+    assert ((holed.noisy != holed.clean).sum(1)[one] <= LONGEST_HOLE).all()
+    for name in ("clean", "ids", "t", "self_conditioned", "start"):
+        assert torch.equal(getattr(plain, name), getattr(holed, name)), name
 
 
 # ---- noise of an example depends on (seed, epoch, number) alone ---------------------------------------------------------

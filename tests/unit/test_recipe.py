@@ -78,6 +78,20 @@ def test_the_card_tells_the_machines_that_trained_not_the_one_that_finishes(tiny
     assert told.startswith("from step 0 on 7 cores") and "then from step 2 on 9 cores" in told and "100 cores" not in card
 
 
+def test_the_card_tells_of_every_stage(tiny_recipe, tmp_path):
+    plan = json.loads(tiny_recipe.read_text(encoding="utf-8"))
+    plan["train"] |= {"holes": 0.5, "seed": 7}
+    plan["first"] = {"until": 2, "train": {"holes": 0.0, "seed": 5}}
+    tiny_recipe.write_text(json.dumps(plan), encoding="utf-8")
+    for what in ("train", "finish"):
+        recipes.main([what, str(tiny_recipe), str(tmp_path / "run")])
+    card, last = (tiny_recipe.parent / "README.md").read_text(encoding="utf-8"), plan["train"]["steps"]
+    assert f"{last} steps of {plan['train']['batch_size']} canvases, 50% of them right but for one hole of up to 8 tokens" in card
+    assert f"Before that 2 steps (of {last} planned) of {plan['train']['batch_size']} canvases; " in card and "seed 5 (`log-before-1" in card
+    for name, folder in (("log.jsonl", "run"), ("log-before-1.jsonl", "run/first")):
+        assert (tiny_recipe.parent / name).read_bytes() == (tmp_path / folder / "log.jsonl").read_bytes()
+
+
 def test_machines_are_told_once_and_in_order():
     here = {"step": 0, "python": "3.11.7", "torch": "2.15.0+cpu", "cores": 2, "threads": 2, "device": "cpu", "machine": "x86_64"}
     words = "2 cores (x86_64), 2 threads, cpu; Python 3.11.7, torch 2.15.0"

@@ -12,8 +12,8 @@ from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.data.templates import FAMILIES, records
 from diffgemma_lite.data.tokenizer import Tokenizer
 from diffgemma_lite.distill.card import card as distillation_card
-from diffgemma_lite.recipe import Recipe
-from diffgemma_lite.structured.finish import card, earlier_stages
+from diffgemma_lite.recipe import Recipe, read_log
+from diffgemma_lite.structured.finish import card
 from diffgemma_lite.structured.planted import go_on, plant, score_planted
 from diffgemma_lite.structured.scores import denoise_records, score_records
 
@@ -64,8 +64,7 @@ def test_the_card_is_made_of_the_recorded_scores(ours, scores):
     log = [json.loads(line) for line in (FOLDER / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert (FOLDER / "README.md").read_text(encoding="utf-8") == card(it, ours[0], scores, log)
     assert log[-1]["step"] == it.training.steps
-    stages = earlier_stages(it)
-    ends = [json.loads((FOLDER / stage.log).read_text(encoding="utf-8").splitlines()[-1])["step"] for stage in stages]
+    ends = [read_log(FOLDER / name)[-1]["step"] for _, name in it.earlier_stages()]
     assert ends == [it.plan["first"]["until"], it.plan["first"]["first"]["until"]]
 
 

@@ -265,7 +265,7 @@ BROKEN = [
     *[(name, v) for name in ("warmup_steps", "seed") for v in (-1, 0.5, None, True)], ("seed", 2**32),
     *[(name, v) for name in ("learning_rate", "clip_norm") for v in (0, -1e-3, math.nan, math.inf, "1", None, True)],
     *[(name, v) for name in ("final_learning_rate", "weight_decay") for v in (-1e-3, math.nan, math.inf, "1", None)],
-    *[("self_conditioning", v) for v in (-0.1, 1.1, math.nan, "half", None)],
+    *[(name, v) for name in ("self_conditioning", "holes") for v in (-0.1, 1.1, math.nan, "half", None)],
     *[("betas", v) for v in ((0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, None, ("a", "b"))],
     *[("precision", v) for v in ("float16", None)], *[("compile", v) for v in (1, None, "yes")],
 ]  # fmt: skip
