@@ -98,6 +98,13 @@ def infill(model: DiffusionGemma, examples: Sequence, size: int, sampler: Sample
     }  # fmt: skip
 
 
+def infill_sizes(model: DiffusionGemma, pairs: Sequence[tuple], plan: TextPlan = TextPlan()) -> list[dict]:
+    """`infill` for each size of the plan, in the code among the pairs (text, its ids)."""
+    code = [ids for e, ids in pairs if e.task in ("body", "continue")]
+    sampler = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf", max_denoising_steps=plan.hole_steps)
+    return [infill(model.eval(), code, size, sampler, plan) for size in plan.hole_sizes]
+
+
 def write(model: DiffusionGemma, prompts: Sequence[list[int]], how: Callable, plan: TextPlan) -> list[list[int]]:
     """One canvas of tokens after each prompt, up to the end token (left out). how: `generate` or its like."""
     c, eos, written = model.config.canvas_length, model.config.eos_token_id, []
@@ -172,14 +179,12 @@ def evaluate_text(
         raise ValueError(f"encoded: got {len(encoded)} for {len(corpus)} texts, takes one for each, at least one")
     start, pairs = time.process_time(), list(zip(corpus, encoded, strict=True))
     sampler, model = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf"), model.eval()
-    code = [ids for e, ids in pairs if e.task in ("body", "continue")]
-    hole_sampler = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf", max_denoising_steps=plan.hole_steps)
     whole = [ids for ids in encoded if ids.complete or len(ids.response) >= model.config.canvas_length]
     likely = evenly(whole, plan.likelihoods)
     again = {"steps": plan.steps, "draws": plan.draws, "seed": plan.seed}
     scores = {
         "plan": asdict(plan),
-        "infill": [infill(model, code, size, hole_sampler, plan) for size in plan.hole_sizes],
+        "infill": infill_sizes(model, pairs, plan),
         "canvases": canvases(model, [(e, ids) for e, ids in pairs if e.task == "body"], decode, sampler, plan),
         "bits_per_token": text_likelihood(model, likely, batch_size=plan.batch_size, **again),
     }  # fmt: skip

@@ -52,8 +52,17 @@ def shown(x: dict, digits: int = 3) -> str:
     return f"{x['mean']:.{digits}f} ± {x['half_width']:.{digits}f} (n = {x['n']:,})"
 
 
-def text_section(text: dict) -> str:
-    """Holes, canvases and bits, as evaluate_text.py found them."""
+def stages_of_holes(before: Sequence[dict]) -> str:
+    """What diffusion made of the same holes after each earlier stage of training, a line each."""
+    lines = []
+    for stage in before:
+        shares = ", ".join(f"{hole['size']}: {percent(hole['diffusion'])}" for hole in stage["infill"])
+        lines.append(f"\nThe same holes after the {stage['steps']:,} steps of an earlier stage, by diffusion: {shares}.\n")
+    return "".join(lines)
+
+
+def text_section(text: dict, before: Sequence[dict] = ()) -> str:
+    """Holes, canvases and bits, as evaluate_text.py found them; `before` as recipe.holes_of_stages found it."""
     holes = "\n".join(
         f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} | {percent(hole['autoregressive'])} "
         f"| {percent(hole['difference'])} |" for hole in text["infill"]
@@ -78,7 +87,7 @@ difference.
 | tokens | n | diffusion | autoregressive | difference |
 |---|---|---|---|---|
 {holes}
-
+{stages_of_holes(before)}
 **Bodies for {first} signatures**, one canvas each: does signature and body parse? A body that is empty does, so both counts
 are given. True bodies are cut to one canvas as well. Stutter: tokens equal to the one before, and runs of four that stood
 there already.
@@ -147,7 +156,7 @@ encoder {last['encoder']:.3f}.
 The denoising loss is not a likelihood: it averages over corrupted and clean positions alike, without the weights a bound
 needs.
 
-{text_section(scores['text']) + chr(10) if 'text' in scores else ''}## Canvases
+{text_section(scores['text'], scores.get('holes_before', ())) + chr(10) if 'text' in scores else ''}## Canvases
 
 {sampling['n']} held-out prompts, seeds {sampling['seeds'][0]} to {sampling['seeds'][1]}, the generation settings of
 `generation_config.json`: {shown(sampling['steps'])} steps; {sampling['stable']} stopped because stable and confident,

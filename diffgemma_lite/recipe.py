@@ -20,7 +20,7 @@ from .attention import flatten_scores
 from .checks import check_device
 from .config import Config
 from .evaluate import evaluate, sample_report
-from .evaluate_text import TextPlan, evaluate_text
+from .evaluate_text import TextPlan, evaluate_text, infill_sizes
 from .model import DiffusionGemma
 from .model_card import model_card
 from .sampler import SamplerConfig
@@ -163,19 +163,26 @@ def read_log(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def finish_recipe(recipe: str | Path, out: str | Path) -> None:
-    """Evaluate the trained weights on held-out modules and write model, log, scores and card beside the recipe."""
-    it, out = _of_python(Recipe(recipe)), Path(out)
+def trained_model(it: Recipe, out: Path) -> tuple[DiffusionGemma, dict[str, str]]:
+    """(model, the checkpoint's metadata) of a run: float32, rounded to bfloat16 as the weights will be stored."""
     model = it.new_model()
     meta = load_weights(model, out)
     model.generation_defaults = it.plan["generation"]
-    model.to(torch.bfloat16).to(torch.float32)  # the scores are those of the weights as they are stored
+    return model.to(torch.bfloat16).to(torch.float32).eval(), meta
+
+
+def finish_recipe(recipe: str | Path, out: str | Path) -> None:
+    """Evaluate the trained weights on held-out modules and write model, log, scores and card beside the recipe."""
+    it, out = _of_python(Recipe(recipe)), Path(out)
+    model, meta = trained_model(it, out)
     folder, held_out = it.path.parent, it.examples("validation")
     every = max(1, len(held_out) // HELD_OUT_EXAMPLES)
     prompts = [e.prompt for e in held_out[:: max(1, len(held_out) // SAMPLED_PROMPTS)]][:SAMPLED_PROMPTS]
     scores = {"held_out": evaluate(model, held_out[::every])}
     scores["sampling"] = sample_report(model, prompts, SamplerConfig.from_defaults(it.plan["generation"]))
     scores["text"] = text_scores(it, model)
+    if it.earlier_stages():
+        scores["holes_before"] = holes_of_stages(it, out)
     scores |= {"python": platform.python_version(), "run": {name: json.loads(meta[name]) for name in ("data", "starts")}}
     model.to(torch.bfloat16).save_pretrained(folder)
     copy_logs(it, out)
@@ -194,12 +201,25 @@ def _of_python(it: Recipe) -> Recipe:
 
 def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
     """What evaluate_text.py finds on the test split, its metrics being the last that are looked at."""
-    from .data.python_corpus import load_corpus
-
-    corpus = load_corpus("test", tasks=it.plan["data"]["tasks"])
-    plan = replace(TEXT_PLAN, **it.plan.get("text", {}))
+    corpus, plan = _test_texts(it)
     found = evaluate_text(model, corpus, it.examples("test"), it.tokenizer.decode, plan)
     return {"split": "test", "python": platform.python_version()} | found
+
+
+def holes_of_stages(it: Recipe, out: Path) -> list[dict]:
+    """{"steps", "infill"} of each stage before the last one, the first one first: the same holes as in the text scores."""
+    corpus, plan = _test_texts(it)
+    pairs, found = list(zip(corpus, it.examples("test"), strict=True)), []
+    for depth, (stage, _) in enumerate(it.earlier_stages(), 1):
+        model, meta = trained_model(stage, out.joinpath(*["first"] * depth))
+        found.append({"steps": int(meta["step"]), "infill": infill_sizes(model, pairs, plan)})
+    return found[::-1]
+
+
+def _test_texts(it: Recipe) -> tuple[list, TextPlan]:
+    from .data.python_corpus import load_corpus
+
+    return load_corpus("test", tasks=it.plan["data"]["tasks"]), replace(TEXT_PLAN, **it.plan.get("text", {}))
 
 
 def write_card(it: Recipe) -> None:

@@ -20,19 +20,11 @@ import torch
 from ..data.templates import FAMILIES
 from ..evaluate import evaluate
 from ..model import DiffusionGemma
-from ..recipe import Recipe, copy_logs, load_weights, read_log
+from ..recipe import Recipe, copy_logs, read_log, trained_model
 from ..sampler import SamplerConfig
 from .card import card
 from .planted import score_repairs
 from .scores import score_all
-
-
-def trained_model(it: Recipe, out: Path) -> tuple[DiffusionGemma, dict]:
-    """The model of a run, in float32, its weights rounded to bfloat16 as they will be stored; and where it was trained."""
-    model = it.new_model()
-    meta = load_weights(model, out)
-    model.generation_defaults = it.plan["generation"]
-    return model.to(torch.bfloat16).to(torch.float32).eval(), {name: json.loads(meta[name]) for name in ("data", "starts")}
 
 
 def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 0) -> dict:
@@ -43,7 +35,8 @@ def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 
         model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32).set_kernels(**it.plan.get("kernels", {})).eval()
         run = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["run"]
     else:
-        model, run = trained_model(it, out)
+        model, meta = trained_model(it, out)
+        run = {name: json.loads(meta[name]) for name in ("data", "starts")}
         copy_logs(it, out)
     say = functools.partial(print, flush=True)
     scores = {

@@ -88,6 +88,11 @@ def test_the_card_tells_of_every_stage(tiny_recipe, tmp_path):
     card, last = (tiny_recipe.parent / "README.md").read_text(encoding="utf-8"), plan["train"]["steps"]
     assert f"{last} steps of {plan['train']['batch_size']} canvases, 50% of them right but for one hole of up to 8 tokens" in card
     assert f"Before that 2 steps (of {last} planned) of {plan['train']['batch_size']} canvases; " in card and "seed 5 (`log-before-1" in card
+    scores = json.loads((tiny_recipe.parent / "scores.json").read_text(encoding="utf-8"))
+    before, now = scores["holes_before"], scores["text"]["infill"]
+    assert [stage["steps"] for stage in before] == [2] and "after the 2 steps of an earlier stage, by diffusion: 1: " in card
+    assert [hole["size"] for hole in before[0]["infill"]] == [hole["size"] for hole in now]
+    assert [hole["diffusion"]["n"] for hole in before[0]["infill"]] == [hole["diffusion"]["n"] for hole in now]
     for name, folder in (("log.jsonl", "run"), ("log-before-1.jsonl", "run/first")):
         assert (tiny_recipe.parent / name).read_bytes() == (tmp_path / folder / "log.jsonl").read_bytes()
 
