@@ -5,8 +5,12 @@ They look at types, shapes and paths, never at the values of a tensor, so on a G
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Collection
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,3 +113,32 @@ def file_to_write(name: str, path) -> Path:
         raise ValueError(f"{name}: {path} is a folder, takes a file")
     folder_to_write(name, path.parent)
     return path
+
+
+def check_keys(name: str, value, needed: Collection[str], optional: Collection[str] = ()) -> None:
+    """An object of a JSON file, with all keys of `needed` and none but these and `optional`."""
+    takes = f"an object with {', '.join(needed)}" + (f", and perhaps {', '.join(optional)}" if optional else "")
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: got {type(value).__name__}, takes {takes}")
+    missing, unknown = [key for key in needed if key not in value], [key for key in value if key not in {*needed, *optional}]
+    if missing or unknown:
+        told = [f"{what} {', '.join(keys)}" for what, keys in (("lacks", missing), ("has", unknown)) if keys]
+        raise ValueError(f"{name}: {' and '.join(told)}, takes {takes}")
+
+
+def read_object(name: str, path, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+    """The object of a JSON file; its keys as `check_keys`."""
+    try:
+        found = json.loads(check_path(name, path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}: {path} cannot be read as JSON ({error})") from error
+    check_keys(f"{name}: {path}", found, needed, optional)
+    return found
+
+
+def from_object(name: str, wanted: type, value) -> Any:
+    """A dataclass made of the keys of a JSON object. Errors: ValueError for a key it has not, or one that it needs."""
+    known = fields(wanted)
+    needed = [f.name for f in known if f.default is MISSING and f.default_factory is MISSING]
+    check_keys(name, value, needed, [f.name for f in known if f.name not in needed])
+    return wanted(**value)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from .attention import flatten_scores
-from .checks import check_device
+from .checks import check_device, from_object, read_object
 from .config import Config
 from .evaluate import evaluate, sample_report
 from .evaluate_text import TextPlan, evaluate_text, infill_sizes
@@ -30,7 +30,8 @@ from .train_state import read_state
 HELD_OUT_EXAMPLES, SAMPLED_PROMPTS, TEXT_PLAN = 1000, 32, TextPlan()
 
 
-KEYS = ("about", "preset", "config", "kernels", "tokenizer", "data", "train", "generation", "flat_attention", "first", "text")
+NEEDED = ("preset", "data", "train", "generation")
+OPTIONAL = ("about", "config", "kernels", "tokenizer", "flat_attention", "first", "text")
 
 
 class Recipe:
@@ -46,16 +47,10 @@ class Recipe:
         from .data.tokenizer import Tokenizer
 
         self.path = Path(path)
-        try:
-            self.plan = json.loads(self.path.read_text(encoding="utf-8")) if plan is None else plan
-        except (OSError, ValueError) as error:
-            raise ValueError(f"recipe: {path} cannot be read as JSON ({error})") from error
-        unknown = sorted(set(self.plan) - set(KEYS))
-        if unknown:
-            raise ValueError(f"recipe: {path} has {', '.join(unknown)}, takes {', '.join(KEYS)}")
+        self.plan = read_object("recipe", path, NEEDED, OPTIONAL) if plan is None else plan
+        self.training = from_object("train", TrainConfig, self.plan["train"])
         self.tokenizer = Tokenizer.load(self.path.parent / self.plan.get("tokenizer", "."))
         self.config = Config.preset(self.plan["preset"], vocab_size=self.tokenizer.vocab_size, **self.plan.get("config", {}))
-        self.training = TrainConfig(**self.plan["train"])
         self.flat_attention = self.plan.get("flat_attention", False)
         if not isinstance(self.flat_attention, bool):
             raise ValueError(f"flat_attention: got {self.flat_attention!r}, takes true or false")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +17,20 @@ from typing import Any
 
 import torch
 
+from ..checks import from_object, read_object
 from ..data.sudoku_splits import puzzles
 from ..model import DiffusionGemma
 from ..sampler import SamplerConfig
 from ..scores import begun_scores
-from ..sudoku.train import read_recipe
+from ..sudoku.train import read_recipe, recipe_and_out
 from .card import STAGES, as_shipped, card, words, worth_keeping
 from .questions import Questions, body_questions, record_questions, sudoku_questions
 from .scores import by_family, step_curve, variety
 from .teacher import Distillation, ask_teacher
 from .train import distill
+
+NEEDED = ("task", "base", "questions", "tests", "limits", "distil")
+OPTIONAL = ("about", "band", "families", "test_families", "family_tests", "max_prompt", "sampler", "variety")
 
 
 def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Questions, Questions]:
@@ -56,19 +59,20 @@ def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Question
 
 def run(recipe_path: Path, out: Path) -> dict[str, Any]:
     """All stages that scores.json does not hold yet."""
-    recipe, folder = json.loads(recipe_path.read_text(encoding="utf-8")), recipe_path.parent
+    recipe, folder = read_object("recipe", recipe_path, NEEDED, OPTIONAL), recipe_path.parent
+    distil = from_object("distil", Distillation, recipe["distil"])
     base, path = folder.parent / recipe["base"], folder / "scores.json"
     model = DiffusionGemma.from_pretrained(base, dtype=torch.float32)
     sampler = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf", **recipe.get("sampler", {}))
     asked, tests = questions(recipe, base, model)
-    scores, tried, few_steps = begun_scores(path, base), None, Distillation(**recipe["distil"]).few_steps
+    scores, tried, few_steps = begun_scores(path, base), None, distil.few_steps
     for stage in STAGES:
         if stage in scores:
             continue
         model = DiffusionGemma.from_pretrained(base, dtype=torch.float32).set_kernels(fused_norm=True)
         start, log = time.perf_counter(), []
         if stage != "before":
-            plan = replace(Distillation(**recipe["distil"]), rewarded=stage == "after")
+            plan = replace(distil, rewarded=stage == "after")
             tried = tried or ask_teacher(model, asked, sampler, plan, 0)  # both stages begin with the base's answers
             log = distill(model, asked, sampler, plan,
                           lambda e, stage=stage: print(stage, json.dumps(e), flush=True), tried=tried)  # fmt: skip
@@ -107,10 +111,9 @@ def ship(recipe: dict, scores: dict, out: Path, folder: Path) -> None:
     (folder / "README.md").write_text(card(folder.name, recipe, scores, model), encoding="utf-8")
 
 
-def main(arguments: list[str]) -> None:
-    recipe, out = map(Path, arguments)
-    run(recipe, out)
+def main(arguments: list[str] | None = None) -> None:
+    run(*recipe_and_out("Run the stages that the scores.json beside the recipe does not hold yet.", arguments))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

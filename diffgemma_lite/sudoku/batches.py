@@ -70,7 +70,10 @@ class SudokuTraining:
         if self.precision not in ("float32", "bfloat16"):
             raise ValueError(f"precision: got {self.precision!r}, takes 'float32' or 'bfloat16'")
         object.__setattr__(self, "betas", tuple(self.betas))
-        points = tuple((float(step), float(share)) for step, share in self.rate_points)
+        try:
+            points = tuple((float(step), float(share)) for step, share in self.rate_points)
+        except (TypeError, ValueError):
+            raise ValueError(f"rate_points: got {self.rate_points!r}, takes (step, share of the rate) pairs") from None
         if list(points) != sorted(points) or any(share < 0 for _, share in points):
             raise ValueError(f"rate_points: got {points}, takes (step, share of at least 0) pairs, steps ascending")
         object.__setattr__(self, "rate_points", points)

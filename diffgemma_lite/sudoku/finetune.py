@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 
 import torch
 
-from ..checks import check_class
+from ..checks import check_class, check_keys, from_object, read_object
 from ..data.sudoku import Puzzle
 from ..data.sudoku_splits import minimal_puzzles
 from ..data.tokenizer import BYTES, SPECIAL_TOKENS, Tokenizer
@@ -36,8 +35,9 @@ from .batches import SudokuTraining, stack_puzzles
 from .evaluate import attempt, score
 from .siblings import small_tests, watch
 from .task import Layout
-from .train import train_sudoku
+from .train import recipe_and_out, train_sudoku
 
+NEEDED = ("base", "layout", "puzzles", "each", "watched", "train", "tests", "sampler", "points")
 KINDS = ("full", "lora", "fresh")  # all weights of the base, adapters on it, all weights of a model that learnt nothing yet
 
 
@@ -156,7 +156,11 @@ def words(scores: dict) -> list[str]:
 
 def finetune(recipe_path: Path, out: Path) -> dict[str, Any]:
     """All points of a recipe that scores.json beside it does not hold yet; it is written after each."""
-    recipe = json.loads(recipe_path.read_text(encoding="utf-8"))
+    recipe = read_object("recipe", recipe_path, NEEDED, ("about",))
+    check_keys("tests", recipe["tests"], ("count", "fewest", "most", "seed"))
+    for point in recipe["points"]:  # all of them, before the first one is trained
+        point_name(point)
+        from_object("train", SudokuTraining, recipe["train"] | point.get("train", {}))
     folder, asked = recipe_path.parent.parent / recipe["base"], recipe["tests"]
     base, layout = sudoku_base(folder, **recipe["layout"])
     tests = small_tests(layout.n, asked["count"], asked["fewest"], asked["most"], asked["seed"])
@@ -178,10 +182,9 @@ def finetune(recipe_path: Path, out: Path) -> dict[str, Any]:
     return scores
 
 
-def main(arguments: list[str]) -> None:
-    recipe, out = map(Path, arguments)
-    finetune(recipe, out)
+def main(arguments: list[str] | None = None) -> None:
+    finetune(*recipe_and_out("Fine-tune the points that the scores.json beside the recipe does not hold yet.", arguments))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -39,6 +39,10 @@ def trained_model(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path)
 def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
     """Score the trained weights on `count` test puzzles a band and write everything beside the recipe."""
     recipe, layout, plan = read_recipe(recipe_path)
+    lacking = [name for name in ("generation", "chosen") if name not in recipe]
+    if lacking or not (out / STATE).exists():
+        what = f"recipe: lacks {', '.join(lacking)}" if lacking else f"out: {out} holds no run ({STATE})"
+        raise ValueError(f"{what}, takes a recipe with generation and chosen, and the folder of its finished run")
     model, folder = trained_model(recipe, layout, plan, out), recipe_path.parent
     tests = {band: puzzles("test", band, count) for band in BANDS}
     sampler = SamplerConfig.from_defaults(recipe["generation"], draw="cdf")

@@ -10,10 +10,10 @@ autoregressive sibling must have read all clues before it writes the first digit
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from ..checks import check_keys, from_object, read_object
 from ..data.sudoku import BANDS, Puzzle, dig
 from ..data.sudoku_splits import grids, minimal_puzzles, puzzles
 from ..sampler import SamplerConfig
@@ -101,14 +102,26 @@ def _compare(
     return found
 
 
-def main(arguments: list[str]) -> None:
-    path = Path(arguments[0])
-    recipe = json.loads(path.read_text(encoding="utf-8"))
-    plan, asked = SudokuTraining(**recipe["train"]), recipe["tests"]
+def read_comparison(path: Path) -> dict:
+    """recipe.json of siblings (one layout) or of layouts (several)."""
+    common = ("model", "puzzles", "each", "train", "tests", "sampler")
+    recipe = read_object("recipe", path, common, ("about", "layout", "look", "layouts", "n", "spare"))
+    needed = ("layouts", "n", "spare") if "layouts" in recipe else ("layout", "look")
+    check_keys(f"recipe: {path}", recipe, (*common, *needed), ("about",))
+    check_keys("tests", recipe["tests"], ("count", "fewest", "most", "seed"))
+    return recipe
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Train and compare what a recipe of siblings or of layouts names.")
+    parser.add_argument("recipe", type=Path, help="scores.json is written beside it")
+    path = parser.parse_args(arguments).recipe
+    recipe = read_comparison(path)
+    plan, asked = from_object("train", SudokuTraining, recipe["train"]), recipe["tests"]
     side = recipe["n"] if "layouts" in recipe else recipe["layout"]["n"]
     bands = {band: puzzles("test", band, asked["count"], seed=asked["seed"]) for band in BANDS} if side == 9 else None
     tests = small_tests(side, asked["count"], asked["fewest"], asked["most"], asked["seed"])
-    sampler = SamplerConfig(draw="cdf", **recipe["sampler"])
+    sampler = from_object("sampler", SamplerConfig, {"draw": "cdf"} | recipe["sampler"])
     common = (recipe["model"], plan, recipe["puzzles"], tests, sampler, recipe["each"])
 
     def show(name: str, point: dict) -> None:
@@ -126,4 +139,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -13,9 +13,9 @@ In a later stage rows may be runs of the sampler under way instead (own_states.p
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ..attention import KVCache
+from ..checks import check_integer, from_object, read_object
 from ..loss import mean_cross_entropy
 from ..model import DiffusionGemma
 from ..train import TrainConfig, make_optimizer
@@ -32,6 +33,9 @@ from .batches import SudokuBatch, SudokuTraining, draw_batch, training_puzzles
 from .own_states import OwnBatch, OwnStates
 from .state import STATE, load_run, save_run
 from .task import Layout, start_geometry
+
+NEEDED = ("layout", "model", "look", "puzzles", "train")
+OPTIONAL = ("about", "run", "first", "chosen", "generation", "tests", "sampler", "each")  # of a recipe, for other commands too
 
 
 def _same_prompt_cache(model: DiffusionGemma, prompt: Tensor, layout: Layout) -> KVCache:
@@ -125,9 +129,15 @@ def new_model(layout: Layout, sizes: dict, seed: int, look: float = 3.0) -> Diff
 
 
 def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
-    """recipe.json -> (everything in it, layout, plan of the last stage)."""
-    recipe = json.loads(Path(path).read_text(encoding="utf-8"))
-    return recipe, Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
+    """recipe.json -> (everything in it, layout, plan of the last stage). Errors: ValueError for a key it lacks or cannot have."""
+    recipe = read_object("recipe", path, NEEDED, OPTIONAL)
+    check_integer("puzzles", recipe["puzzles"], 1)
+    layout, plan = from_object("layout", Layout, recipe["layout"]), from_object("train", SudokuTraining, recipe["train"])
+    try:
+        layout.config(**recipe["model"])
+    except TypeError as error:
+        raise ValueError(f"model: got {recipe['model']!r}, takes sizes that Layout.config takes ({error})") from error
+    return recipe, layout, plan
 
 
 def stages_of(recipe: dict) -> list[dict]:
@@ -141,7 +151,7 @@ def stages_of(recipe: dict) -> list[dict]:
         recipe = {name: value for name, value in recipe.items() if name not in ("first", "run", "about")} | first
         found.append(recipe)
     for stage in found:
-        SudokuTraining(**stage["train"])
+        from_object("train", SudokuTraining, stage["train"])
     return found
 
 
@@ -158,10 +168,19 @@ def train_recipe(recipe: dict, out: Path, on_log: Callable[[dict], None] | None 
     return model
 
 
-def main(arguments: list[str]) -> None:
-    recipe, out = arguments
-    train_recipe(read_recipe(recipe)[0], Path(out), lambda e: print(json.dumps(e), flush=True))
+def recipe_and_out(description: str, arguments: list[str] | None) -> tuple[Path, Path]:
+    """The two paths that a training command is given."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("out", type=Path, help="folder of the run; one found there goes on")
+    given = parser.parse_args(arguments)
+    return given.recipe, given.out
+
+
+def main(arguments: list[str] | None = None) -> None:
+    recipe, out = recipe_and_out("Train what a Sudoku recipe describes.", arguments)
+    train_recipe(read_recipe(recipe)[0], out, lambda e: print(json.dumps(e), flush=True))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

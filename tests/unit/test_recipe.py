@@ -168,7 +168,7 @@ def test_a_first_stage_ends_where_it_is_told_and_hands_its_weights_on(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"flat_atention": True}, "has flat_atention, takes about, preset"),
+        ({"flat_atention": True}, "has flat_atention, takes an object with preset"),
         ({"first": {"data": {}}}, "first: got data, takes until"),
         ({"first": {"until": 3}}, "first.until: got 3, takes a multiple of log_every = 2 from 2 to steps = 4"),
         ({"first": {"until": 6}}, "first.until: got 6"),
