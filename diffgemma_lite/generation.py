@@ -21,7 +21,7 @@ from torch import Tensor
 from .attention import KVCache
 from .inputs import check_autoregressive, check_filtered, check_generation
 from .noise import Generators, uniform_tokens
-from .record import Recorder
+from .trace.recorder import Recorder
 from .sampler import SamplerConfig, Step, denoise_step, draw_tokens, running
 from .trace import Trace
 

@@ -18,7 +18,7 @@ import torch
 from ..attention import KVCache
 from ..config import Config
 from ..cost import floor, parameters, step_cost
-from ..hardware import Hardware
+from ..cost.hardware import Hardware
 from ..model import DiffusionGemma
 from .device import Work, timed
 from .recording import Recording

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..environment import version
+from .environment import version
 from .device import cache_bytes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..hardware import Hardware, Sourced
+from ..cost.hardware import Hardware, Sourced
 from ..trace import read_json, write_json
 
 FORMAT, VERSION = "diffgemma_lite.device", 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..config import Config
 from ..cost import floor, step_cost
-from ..hardware import Hardware
+from ..cost.hardware import Hardware
 from .large import against_floor, derived_rates
 from .recording import Recording
 

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from ..config import Config
 from ..generation import next_tokens
 from ..model import DiffusionGemma
-from ..observe import observe
+from ..trace.observe import observe
 from ..sampler import SamplerConfig, denoise_step
 from .device import Work, high_water, synchronize, timed
 

@@ -6,8 +6,6 @@ formats     what to compare with: MXFP4, INT4 in groups, FP8; the signal-to-nois
 layers      linear layer, experts and embedding that hold packed weights
 native      the same tensors on a GPU that multiplies them
 memory      sizes of checkpoints by arithmetic
-quality     losses, agreement and steps, part by part
-sudoku      the same asked with puzzles, where an answer is right or wrong
 model       a model converted part by part; calibration
 checkpoint  both public layouts, written and read (assemble: from tensors to layers)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..config import Config
 from ..cost import parameters
-from ..hardware import Sourced
+from ..cost.hardware import Sourced
 from .tensor import BLOCK
 
 # The vision tower and its projection are not built here. The report rounds; the safetensors index leaves 0.573e9 for them.

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from .. import Config, DiffusionGemma, SamplerConfig, Trace, generate
-from ..data.tokenizer import Tokenizer, encode_prompt
-from ..race import RaceRecord, race_record
-from ..router_record import routing_record
+from ..labs.tokenizer import Tokenizer, encode_prompt
+from ..measure.race import RaceRecord, race_record
+from ..trace.router import routing_record
 from . import live_player, noise_view, player, race_view, roofline, router_view
 from .host import page, stage
 from .noise_record import noise_record

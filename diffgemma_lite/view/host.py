@@ -17,7 +17,7 @@ from pathlib import Path
 from .payload import pack_text
 from .static import visible_title
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "web"
 # What each view is made of, in order of dependence; the last exports. All share player.css; a view may add its own sheet.
 BUNDLES = {
     "race": ("data.js", "colour.js", "controls.js", "race.js"),

@@ -11,7 +11,7 @@ import html
 
 import numpy as np
 
-from ..race import KINDS, Lane, RaceRecord
+from ..measure.race import KINDS, Lane, RaceRecord
 from .host import OutputView, progressive_html
 from .payload import code, pack_planes, shifted
 from .static import png, visible_title

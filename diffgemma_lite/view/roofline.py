@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ..config import Config
 from ..cost import PRECISIONS, Precision, by_part, floor
-from ..hardware import Hardware
-from ..hardware import hardware as device_named
-from ..ops import OpCost
+from ..cost.hardware import Hardware
+from ..cost.hardware import hardware as device_named
+from ..cost.ops import OpCost
 from .host import OutputView, progressive_html
 
 CANVASES, BATCHES = (4, 16, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64)

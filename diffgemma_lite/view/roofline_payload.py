@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..hardware import Hardware
+from ..cost.hardware import Hardware
 from .roofline import SPAN, Point, Roofline, si
 from .roofline_static import corners, heights, sources
 

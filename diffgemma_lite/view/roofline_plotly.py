@@ -10,7 +10,7 @@ import math
 
 import plotly.graph_objects as go
 
-from ..hardware import Hardware
+from ..cost.hardware import Hardware
 from .roofline import COLOURS, SPAN, Point, Roofline, si, step_name
 
 HOVER = "%{text}<extra></extra>"

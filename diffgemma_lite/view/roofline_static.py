@@ -7,7 +7,7 @@ import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from ..hardware import Hardware
+from ..cost.hardware import Hardware
 from .roofline import COLOURS, SPAN, Point, Roofline, si, step_name
 
 WIDE, HIGH, LEFT, BELOW = 640, 380, 60, 40

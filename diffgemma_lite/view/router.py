@@ -11,7 +11,7 @@ import html
 
 import numpy as np
 
-from ..router_record import RoutingRecord
+from ..trace.router import RoutingRecord
 from .attention import kept_steps
 from .host import OutputView, progressive_html
 from .payload import PROBABILITY_STEPS, pack_planes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffgemma_lite.race import KINDS, Lane, RaceRecord
+from diffgemma_lite.measure.race import KINDS, Lane, RaceRecord
 
 
 def raced(C=16, steps=(5, 4), tokens=27, *, seed=0, V=40, texts=None, slow=1.0) -> RaceRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffgemma_lite.router_record import RoutingRecord
+from diffgemma_lite.trace.router import RoutingRecord
 
 
 def routed(L=4, C=24, E=8, k=2, *, seed=0, texts=None) -> RoutingRecord:

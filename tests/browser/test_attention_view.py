@@ -11,7 +11,7 @@ from simulated import HOSTILE, add_attention, simulate, worst_case
 from tiny import C, generator, random_ids, sampler, tiny
 
 from diffgemma_lite import generate
-from diffgemma_lite.observe import most_attended, observe
+from diffgemma_lite.trace.observe import most_attended, observe
 from diffgemma_lite.view import payload_of, player, player_html
 from diffgemma_lite.view.attention import attention_payload, kept_steps
 from diffgemma_lite.view.text import visible

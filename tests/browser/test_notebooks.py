@@ -17,7 +17,7 @@ import nbformat
 import pytest
 from harness import PATIENCE, Complaints, browser_path
 
-from diffgemma_lite.notebook_tools.gate import PLOTLY
+from diffgemma_lite.course.gate import PLOTLY
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -65,7 +65,7 @@ def specimen(tmp_path_factory, lab) -> Path:
     path = tmp_path_factory.mktemp("specimen") / "specimen.ipynb"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in SPECIMEN])
     nbformat.write(notebook, path)
-    command = [sys.executable, "-m", "diffgemma_lite.notebook_tools", "run", str(path)]
+    command = [sys.executable, "-m", "diffgemma_lite.course", "run", str(path)]
     done = subprocess.run(command, check=False, env=lab.env, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return path
@@ -301,7 +301,7 @@ def assert_shows_blocks(page, first) -> None:
 
 
 def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path):
-    from diffgemma_lite.notebook_tools.pages import export
+    from diffgemma_lite.course.pages import export
 
     written = export([notebook], tmp_path)
     page = open_page(written[0])
@@ -313,7 +313,7 @@ def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
     """The presentation's own script comes from the network and is missing here; the players must not need it."""
     if not recorded(notebook) + figures(notebook):
         pytest.skip("this notebook holds no recorded player and no figure")
-    from diffgemma_lite.notebook_tools.pages import slides
+    from diffgemma_lite.course.pages import slides
 
     page = open_page(
         slides([notebook], tmp_path)[0],

@@ -8,8 +8,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from plotted import notebook_of, shown
 from simulated import simulate
 
-from diffgemma_lite.notebook_tools.gate import PLOTLY, PNG
-from diffgemma_lite.notebook_tools.pages import export
+from diffgemma_lite.course.gate import PLOTLY, PNG
+from diffgemma_lite.course.pages import export
 from diffgemma_lite.view import player
 
 LIGHTNESS = """(el) => {

@@ -14,8 +14,8 @@ from nbformat.v4 import new_output
 from plotted import SVG, notebook_of, shown
 from simulated import simulate
 
-from diffgemma_lite.notebook_tools.gate import PLOTLY, PNG
-from diffgemma_lite.notebook_tools.pictures import add_pictures
+from diffgemma_lite.course.gate import PLOTLY, PNG
+from diffgemma_lite.course.pictures import add_pictures
 from diffgemma_lite.view import figures, picture
 from diffgemma_lite.view.figures import NAMES
 

@@ -13,7 +13,7 @@ from test_player import focused, live, settled
 from tiny import C as CANVAS
 from tiny import random_ids, tiny
 
-from diffgemma_lite.router_record import routing_record
+from diffgemma_lite.trace.router import routing_record
 from diffgemma_lite.view import router_view
 from diffgemma_lite.view.host import page as page_of
 from diffgemma_lite.view.text import visible

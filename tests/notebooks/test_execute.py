@@ -12,10 +12,10 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from diffgemma_lite.notebook_tools.__main__ import main
-from diffgemma_lite.notebook_tools.execute import WIDGET, find, hide_paths, last_lines, tidy
-from diffgemma_lite.notebook_tools.gate import faults
-from diffgemma_lite.notebook_tools.pages import export
+from diffgemma_lite.course.__main__ import main
+from diffgemma_lite.course.execute import WIDGET, find, hide_paths, last_lines, tidy
+from diffgemma_lite.course.gate import faults
+from diffgemma_lite.course.pages import export
 
 CELLS = [
     "import os, sys, tempfile, warnings\nimport anywidget, ipywidgets, traitlets\nfrom IPython.display import HTML, display",

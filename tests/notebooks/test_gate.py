@@ -8,8 +8,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from diffgemma_lite.notebook_tools.execute import NOTEBOOKS, WIDGET, tidy
-from diffgemma_lite.notebook_tools.gate import MAX_OUTPUT, PLOTLY, faults
+from diffgemma_lite.course.execute import NOTEBOOKS, WIDGET, tidy
+from diffgemma_lite.course.gate import MAX_OUTPUT, PLOTLY, faults
 
 COURSE = sorted(NOTEBOOKS.glob("*.ipynb"))
 MACHINE = "path of the machine"

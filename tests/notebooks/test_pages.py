@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from diffgemma_lite.notebook_tools.execute import NOTEBOOKS, ROOT
-from diffgemma_lite.notebook_tools.pages import export, with_pictures
+from diffgemma_lite.course.execute import NOTEBOOKS, ROOT
+from diffgemma_lite.course.pages import export, with_pictures
 
 FOLDED = """**1.** A question?
 <details><summary>Answer</summary>

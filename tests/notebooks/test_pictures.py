@@ -14,10 +14,10 @@ import pytest
 from nbformat.v4 import new_output
 from plotted import SVG, notebook_of, shown
 
-from diffgemma_lite.notebook_tools import pictures
-from diffgemma_lite.notebook_tools.__main__ import main
-from diffgemma_lite.notebook_tools.gate import MAX_OUTPUT, PLOTLY, PNG
-from diffgemma_lite.notebook_tools.pictures import SVG_PICTURE, add_pictures, still
+from diffgemma_lite.course import pictures
+from diffgemma_lite.course.__main__ import main
+from diffgemma_lite.course.gate import MAX_OUTPUT, PLOTLY, PNG
+from diffgemma_lite.course.pictures import SVG_PICTURE, add_pictures, still
 
 
 class Artist:

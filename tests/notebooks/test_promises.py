@@ -12,7 +12,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
 
-from diffgemma_lite.notebook_tools.execute import NOTEBOOKS, code_cells
+from diffgemma_lite.course.execute import NOTEBOOKS, code_cells
 
 SECONDS = 20
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}  # a thread that waits must not count as one that works
