@@ -1,6 +1,6 @@
 """A denoising step that reads the cached prefix against one that encodes the prefix again.
 
-    python benchmarks/cached_decode.py [--prefix 512] [--canvas 64]
+python benchmarks/cached_decode.py [--prefix 512] [--canvas 64]
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ def main(arguments: list[str] | None = None) -> Ratio:
     model = random_model(LAPTOP, given.device)
     g = torch.Generator(device=given.device).manual_seed(0)
     sizes = (given.prefix, given.canvas)
-    prompt, canvas = (torch.randint(LAPTOP.vocab_size, (1, n), device=given.device, generator=g) for n in sizes)
+    prompt, canvas = (
+        torch.randint(LAPTOP.vocab_size, (1, n), device=given.device, generator=g) for n in sizes
+    )
     cache = model.encode(prompt)
 
     def again():

@@ -1,7 +1,9 @@
-"""Two ways of doing the same, timed in turns in one run, so that whatever else the machine does hits both alike.
+"""Two ways of doing the same, timed in turns in one run, so that whatever else the machine does
+hits both alike.
 
-Every benchmark of this folder is one claim about speed and prints one ratio: `python benchmarks/NAME.py`. What the two ways
-compute is compared before it is timed. Used by the other files of this folder.
+Every benchmark of this folder is one claim about speed and prints one ratio: `python
+benchmarks/NAME.py`. What the two ways compute is compared before it is timed. Used by the other
+files of this folder.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Ratio:
-    """Seconds of the plain way over seconds of the other, pair by pair: median and quartiles, and both medians."""
+    """Seconds of the plain way over seconds of the other, pair by pair: median and quartiles, and
+    both medians.
+    """
 
     median: float
     low: float
@@ -34,8 +38,12 @@ class Ratio:
     other: float
 
 
-def in_turns(plain: Work, other: Work, device: torch.device, *, seconds: float = 3.0, least: int = 5) -> Ratio:
-    """Time both in turns for about `seconds` in all, at least `least` times each, after one of each that does not count."""
+def in_turns(
+    plain: Work, other: Work, device: torch.device, *, seconds: float = 3.0, least: int = 5
+) -> Ratio:
+    """Time both in turns for about `seconds` in all, at least `least` times each, after one of each
+    that does not count.
+    """
     times: list[tuple[float, float]] = []
     with torch.inference_mode():
         for work in (plain, other):
@@ -56,11 +64,15 @@ def _once(work: Work, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def parsed(description: str, arguments: Sequence[str] | None, **defaults: int) -> argparse.Namespace:
+def parsed(
+    description: str, arguments: Sequence[str] | None, **defaults: int
+) -> argparse.Namespace:
     """Options every benchmark has (--seconds, --device), and sizes of its own as whole numbers."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="about how long to measure")
-    parser.add_argument("--device", help="cuda, mps or cpu; if not said, the first of them that is there")
+    parser.add_argument(
+        "--device", help="cuda, mps or cpu; if not said, the first of them that is there"
+    )
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
     given = parser.parse_args(arguments)
@@ -71,7 +83,9 @@ def parsed(description: str, arguments: Sequence[str] | None, **defaults: int) -
 def say(claim: str, plain: str, other: str, ratio: Ratio, device: torch.device) -> Ratio:
     """Print the ratio with its spread and where it was measured."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    print(f"{claim}: {ratio.median:.2f} (half of {ratio.pairs} pairs: {ratio.low:.2f} to {ratio.high:.2f})\n"
-          f"  {plain} {1e3 * ratio.plain:.3f} ms, {other} {1e3 * ratio.other:.3f} ms\n"
-          f"  {describe(device)['name']}, {torch.get_num_threads()} threads, torch {torch.__version__}{load}")  # fmt: skip
+    print(
+        f"{claim}: {ratio.median:.2f} (half of {ratio.pairs} pairs: {ratio.low:.2f} to {ratio.high:.2f})\n"
+        f"  {plain} {1e3 * ratio.plain:.3f} ms, {other} {1e3 * ratio.other:.3f} ms\n"
+        f"  {describe(device)['name']}, {torch.get_num_threads()} threads, torch {torch.__version__}{load}"
+    )
     return ratio

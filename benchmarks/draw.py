@@ -1,4 +1,5 @@
-"""The draw by cumulative sum against the race of exponential clocks, for every position of a canvas.
+"""The draw by cumulative sum against the race of exponential clocks, for every position of a
+canvas.
 
     python benchmarks/draw.py [--canvas 256] [--vocabulary 8192]
 """
@@ -20,7 +21,13 @@ def main(arguments: list[str] | None = None) -> Ratio:
     assert all(bool((draw_tokens(sure, g, draw) == 3).all()) for draw in ("race", "cdf"))
     race, cdf = (lambda draw=draw: draw_tokens(logits, g, draw) for draw in ("race", "cdf"))
     ratio = in_turns(race, cdf, given.device, seconds=given.seconds)
-    return say(f"race / cdf, {given.canvas} positions, {given.vocabulary} words", "race", "cdf", ratio, given.device)
+    return say(
+        f"race / cdf, {given.canvas} positions, {given.vocabulary} words",
+        "race",
+        "cdf",
+        ratio,
+        given.device,
+    )
 
 
 if __name__ == "__main__":

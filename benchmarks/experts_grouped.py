@@ -1,6 +1,6 @@
 """Grouped experts against the plain loop over experts, on the tokens of one canvas.
 
-    python benchmarks/experts_grouped.py [--tokens 256]
+python benchmarks/experts_grouped.py [--tokens 256]
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from diffgemma_lite.moe import Experts, Router
 
 def main(arguments: list[str] | None = None) -> Ratio:
     given = parsed(__doc__, arguments, tokens=256, experts=LAPTOP.num_experts)
-    config = replace(LAPTOP, num_experts=given.experts, top_k_experts=min(given.experts, LAPTOP.top_k_experts))
+    config = replace(
+        LAPTOP, num_experts=given.experts, top_k_experts=min(given.experts, LAPTOP.top_k_experts)
+    )
     torch.manual_seed(0)
     router, experts = Router(config, device=given.device), Experts(config, device=given.device)
     x = torch.randn(given.tokens, config.hidden_size, device=given.device)
@@ -24,9 +26,15 @@ def main(arguments: list[str] | None = None) -> Ratio:
         for p in experts.parameters():
             p.normal_(0.0, 0.02)
         weights, index, _ = router(x)
-        difference = (experts.loop(x, weights, index) - experts.grouped(x, weights, index)).abs().max()
-        assert difference < 1e-4 * experts.loop(x, weights, index).abs().max(), "the two paths differ by more than rounding"
-    loop, grouped = (lambda path=path: path(x, weights, index) for path in (experts.loop, experts.grouped))
+        difference = (
+            (experts.loop(x, weights, index) - experts.grouped(x, weights, index)).abs().max()
+        )
+        assert difference < 1e-4 * experts.loop(x, weights, index).abs().max(), (
+            "the two paths differ by more than rounding"
+        )
+    loop, grouped = (
+        lambda path=path: path(x, weights, index) for path in (experts.loop, experts.grouped)
+    )
     ratio = in_turns(loop, grouped, given.device, seconds=given.seconds)
     claim = f"loop / grouped, {given.tokens} tokens, {config.num_experts} experts, {config.top_k_experts} a token"
     return say(claim, "loop", "grouped", ratio, given.device)

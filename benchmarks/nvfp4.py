@@ -1,4 +1,5 @@
-"""A denoising step with weights in NVFP4 against the same in float: what unpacking them at every use costs on this device.
+"""A denoising step with weights in NVFP4 against the same in float: what unpacking them at every
+use costs on this device.
 
     python benchmarks/nvfp4.py [--prefix 64] [--canvas 64]
 """
@@ -12,7 +13,6 @@ from diffgemma_lite import Config
 from diffgemma_lite.measure.steps import random_model
 from diffgemma_lite.nvfp4 import calibrate, quantize_model, round_model, stored_bytes
 
-
 LAPTOP = Config.preset("python_small")  # the shape of the shipped model
 
 
@@ -21,7 +21,9 @@ def main(arguments: list[str] | None = None) -> list[Ratio]:
     model = random_model(LAPTOP, given.device)
     g = torch.Generator(device=given.device).manual_seed(0)
     sizes = (given.prefix, given.canvas)
-    prompt, canvas = (torch.randint(LAPTOP.vocab_size, (1, n), device=given.device, generator=g) for n in sizes)
+    prompt, canvas = (
+        torch.randint(LAPTOP.vocab_size, (1, n), device=given.device, generator=g) for n in sizes
+    )
 
     def step(one):
         cache = one.encode(prompt)
@@ -29,15 +31,28 @@ def main(arguments: list[str] | None = None) -> list[Ratio]:
 
     ratios, plain = [], step(model)
     scales = calibrate(model, lambda one: step(one)())
-    for name, parts, inputs in (("experts", "experts", None), ("everything", "everything", None),
-                                ("experts, inputs too", "experts", scales)):  # fmt: skip
+    for name, parts, inputs in (
+        ("experts", "experts", None),
+        ("everything", "everything", None),
+        ("experts, inputs too", "experts", scales),
+    ):
         packed = quantize_model(model, parts, input_scales=inputs)
         work = step(packed)
         if inputs is None:
-            assert torch.allclose(work(), step(round_model(model, parts))(), atol=1e-4), "packed weights compute something else"
+            assert torch.allclose(work(), step(round_model(model, parts))(), atol=1e-4), (
+                "packed weights compute something else"
+            )
         ratio = in_turns(work, plain, given.device, seconds=given.seconds)
         size = stored_bytes(packed) / stored_bytes(model)
-        ratios.append(say(f"{name} in NVFP4 / float, {size:.2f} of the bytes", "NVFP4", "float", ratio, given.device))
+        ratios.append(
+            say(
+                f"{name} in NVFP4 / float, {size:.2f} of the bytes",
+                "NVFP4",
+                "float",
+                ratio,
+                given.device,
+            )
+        )
     return ratios
 
 

@@ -1,9 +1,11 @@
 """Generation: canvas after canvas, and the same weights run one token at a time.
 
-    encode the prompt -> [ noise a canvas -> denoise it until it is stable or out of steps -> commit: encode the result ] -> ...
+    encode the prompt -> [ noise a canvas -> denoise it until it is stable or out of steps ->
+    commit: encode the result ] -> ...
 
-Walked through in notebooks 00 and 08. The step itself is sampler.py's; this file owns the cache, the end tokens, the stop
-reasons and the record of what happened. Metrics are the report's (arXiv:2608.00146, section 6).
+Walked through in notebooks 00 and 08. The step itself is sampler.py's; this file owns the cache,
+the end tokens, the stop reasons and the record of what happened. Metrics are the report's
+(arXiv:2608.00146, section 6).
 """
 
 from __future__ import annotations
@@ -21,19 +23,21 @@ from torch import Tensor
 from .attention import KVCache
 from .inputs import check_autoregressive, check_filtered, check_generation
 from .noise import Generators, uniform_tokens
-from .trace.recorder import Recorder
 from .sampler import SamplerConfig, Step, denoise_step, draw_tokens, running
 from .trace import Trace
+from .trace.recorder import Recorder
 
 
 @dataclass
 class Generation:
     """What `generate` returns. K canvases, B rows."""
 
-    tokens: Int[Tensor, "b t"]  # [B, <= max_new_tokens] without the prompt; pad after the first end token
+    # [B, <= max_new_tokens] without the prompt; pad after the first end token
+    tokens: Int[Tensor, "b t"]
     lengths: Int[Tensor, "b"]  # [B] tokens kept, the end token included
     stop_reason: list[str]  # per row: "end_token", "length" or "cancelled"
-    canvas_stop: list[list[str]] = field(default_factory=list)  # [K][B]: "stable", "steps", "ended" or "cancelled"
+    # [K][B]: "stable", "steps", "ended" or "cancelled"
+    canvas_stop: list[list[str]] = field(default_factory=list)
     steps: list[list[int]] = field(default_factory=list)  # [K][B] denoising steps
     metrics: dict[str, float] = field(default_factory=dict)
     trace: Trace | None = None
@@ -41,35 +45,66 @@ class Generation:
 
 @torch.no_grad()
 def generate(
-    model, ids: Tensor, sampler: SamplerConfig = SamplerConfig(), *, attention_mask: Tensor | None = None,
-    max_new_tokens: int = 256, eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None,
-    generator: Generators = None, initial_canvas: Tensor | None = None, pinned: Tensor | None = None,
-    logits_filter: Callable[[Tensor, Tensor], Tensor] | None = None, on_step: Callable[[Step], bool | None] | None = None,
-    streamer=None, trace: bool | str = False, step_function=denoise_step,
-) -> Generation:  # fmt: skip
+    model,
+    ids: Tensor,
+    sampler: SamplerConfig = SamplerConfig(),
+    *,
+    attention_mask: Tensor | None = None,
+    max_new_tokens: int = 256,
+    eos_token_id: int | Sequence[int] | None = None,
+    pad_token_id: int | None = None,
+    generator: Generators = None,
+    initial_canvas: Tensor | None = None,
+    pinned: Tensor | None = None,
+    logits_filter: Callable[[Tensor, Tensor], Tensor] | None = None,
+    on_step: Callable[[Step], bool | None] | None = None,
+    streamer=None,
+    trace: bool | str = False,
+    step_function=denoise_step,
+) -> Generation:
     """Write up to `max_new_tokens` after the prompt ids [B, S], a canvas at a time.
 
-    A checkpoint's own settings are in model.generation_defaults and are used only where they are given: the sampler by
-    `SamplerConfig.from_defaults(model.generation_defaults)`, end tokens and length by the arguments below.
-    eos_token_id: end tokens, None for none. generator: one (the reference's stream), or a list with one per row, which
-    makes a row independent of its batch. initial_canvas [B, C] with pinned (bool [B, C]): infill and edit, first canvas
-    only; pinned ids never change. logits_filter(logits, canvas) -> logits, before the temperature. on_step(step)
-    returning True cancels and keeps what stands. streamer: put / put_draft / end, as Transformers' streamers have them.
-    trace: True keeps what every step did in out.trace; "attention" also the positions each one attends to most, layer by
-    layer, which costs a second computation of the attention weights. Metrics: forwards counts every pass the model ran for
-    the batch, the prompt's, the decoder's and the commits; the others are the report's, see `_metrics`.
-    Errors: ValueError for any argument out of range, before work starts; for NaN logits, at the step where they appear.
+    A checkpoint's own settings are in model.generation_defaults and are used only where they are
+    given: the sampler by `SamplerConfig.from_defaults(model.generation_defaults)`, end tokens and
+    length by the arguments below. eos_token_id: end tokens, None for none. generator: one (the
+    reference's stream), or a list with one per row, which makes a row independent of its batch.
+    initial_canvas [B, C] with pinned (bool [B, C]): infill and edit, first canvas only; pinned ids
+    never change. logits_filter(logits, canvas) -> logits, before the temperature. on_step(step)
+    returning True cancels and keeps what stands. streamer: put / put_draft / end, as Transformers'
+    streamers have them. trace: True keeps what every step did in out.trace; "attention" also the
+    positions each one attends to most, layer by layer, which costs a second computation of the
+    attention weights. Metrics: forwards counts every pass the model ran for the batch, the
+    prompt's, the decoder's and the commits; the others are the report's, see `_metrics`. Errors:
+    ValueError for any argument out of range, before work starts; for NaN logits, at the step where
+    they appear.
     """
     ends, pad = check_generation(
-        model, ids, attention_mask, sampler, max_new_tokens, eos_token_id, pad_token_id, generator, initial_canvas, pinned,
+        model,
+        ids,
+        attention_mask,
+        sampler,
+        max_new_tokens,
+        eos_token_id,
+        pad_token_id,
+        generator,
+        initial_canvas,
+        pinned,
         {"logits_filter": logits_filter, "on_step": on_step, "step_function": step_function},
-    )  # fmt: skip
+    )
     if trace not in (False, True, "attention"):
         raise ValueError(f"trace: got {trace!r}, takes False, True or 'attention'")
-    if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
-        raise ValueError(f"streamer: got {type(streamer).__name__}, takes an object with put(ids) and end()")
+    if streamer is not None and not all(
+        callable(getattr(streamer, name, None)) for name in ("put", "end")
+    ):
+        raise ValueError(
+            f"streamer: got {type(streamer).__name__}, takes an object with put(ids) and end()"
+        )
     start, c = time.perf_counter(), model.config.canvas_length
-    recorder = Recorder(sampler, model.config.vocab_size, attention=trace == "attention") if trace else None
+    recorder = (
+        Recorder(sampler, model.config.vocab_size, attention=trace == "attention")
+        if trace
+        else None
+    )
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     cache, fresh, committed, canvas_stop, steps, cancelled, passes = None, ids, [], [], [], False, 0
     if streamer is not None:
@@ -77,12 +112,33 @@ def generate(
     try:
         for k in range(math.ceil(max_new_tokens / c)):
             cache = model.encode(fresh, attention_mask if k == 0 else None, cache)
-            canvas = uniform_tokens((len(ids), c), model.config.vocab_size, running(generator, ended), ids.device)
+            canvas = uniform_tokens(
+                (len(ids), c), model.config.vocab_size, running(generator, ended), ids.device
+            )
             given = {}
-            if k == 0 and initial_canvas is not None:  # the noise above is drawn all the same, to keep the stream
-                canvas, given = initial_canvas, {"pinned": pinned, "pinned_ids": initial_canvas if pinned is not None else None}
+            # the noise above is drawn all the same, to keep the stream
+            if k == 0 and initial_canvas is not None:
+                canvas, given = (
+                    initial_canvas,
+                    {
+                        "pinned": pinned,
+                        "pinned_ids": initial_canvas if pinned is not None else None,
+                    },
+                )
             last, taken, cancelled = _denoise_canvas(
-                model, cache, canvas, sampler, k, ended, generator, given, logits_filter, on_step, streamer, recorder, step_function
+                model,
+                cache,
+                canvas,
+                sampler,
+                k,
+                ended,
+                generator,
+                given,
+                logits_filter,
+                on_step,
+                streamer,
+                recorder,
+                step_function,
             )
             before, fresh = ended, last.argmax
             fresh, ended = _cut_at_end_token(fresh, before, ends, pad)
@@ -93,7 +149,8 @@ def generate(
             if recorder is not None:
                 recorder.commit(taken, canvas_stop[-1], last)
             if streamer is not None:
-                streamer.put(fresh[:, : max_new_tokens - k * c].cpu())  # never more than the caller asked for
+                # never more than the caller asked for
+                streamer.put(fresh[:, : max_new_tokens - k * c].cpu())
             if cancelled or bool(ended.all()):
                 break
     finally:  # whoever reads the stream must not wait for ever
@@ -107,35 +164,73 @@ def generate(
 
 
 def _denoise_canvas(
-    model, cache: KVCache, canvas: Tensor, sampler: SamplerConfig, k: int, ended: Tensor, generator: Generators, given: dict,
-    logits_filter, on_step, streamer, recorder, step_function,
-) -> tuple[Step, Tensor, bool]:  # fmt: skip
-    """Denoise one canvas. Returns its last Step, the steps each row took [B], and whether `on_step` cancelled."""
+    model,
+    cache: KVCache,
+    canvas: Tensor,
+    sampler: SamplerConfig,
+    k: int,
+    ended: Tensor,
+    generator: Generators,
+    given: dict,
+    logits_filter,
+    on_step,
+    streamer,
+    recorder,
+    step_function,
+) -> tuple[Step, Tensor, bool]:
+    """Denoise one canvas. Returns its last Step, the steps each row took [B], and whether `on_step`
+    cancelled.
+    """
     previous: list[Step] = []
     keep = max(1, sampler.stability_threshold)
     taken = torch.zeros(len(canvas), dtype=torch.int64, device=canvas.device)
-    rows_end = ended if isinstance(generator, (list, tuple)) else None  # a shared stream keeps all rows going
+    # a shared stream keeps all rows going
+    rows_end = ended if isinstance(generator, (list, tuple)) else None
     for n in range(sampler.max_denoising_steps):
         # handed on in the model's dtype, as the reference does
-        self_conditioning = previous[-1].scaled_logits.to(model.dtype) if previous and sampler.self_conditioning else None
+        self_conditioning = (
+            previous[-1].scaled_logits.to(model.dtype)
+            if previous and sampler.self_conditioning
+            else None
+        )
         with nullcontext() if recorder is None else recorder.watch(model, cache):
             logits = model.decode(canvas, cache, self_conditioning)
         if logits_filter is not None:
             filtered = logits_filter(logits, canvas)
             check_filtered(filtered, logits)
             logits = filtered
-        step = step_function(logits, canvas, n, sampler, previous=previous, generator=generator, ended=rows_end, **given)
+        step = step_function(
+            logits,
+            canvas,
+            n,
+            sampler,
+            previous=previous,
+            generator=generator,
+            ended=rows_end,
+            **given,
+        )
         if not isinstance(step, Step):
-            raise ValueError(f"step_function: returned {type(step).__name__}, takes one that returns a Step")
+            raise ValueError(
+                f"step_function: returned {type(step).__name__}, takes one that returns a Step"
+            )
         taken += ~(ended | previous[-1].finished if previous else ended)
-        all_done, broken = torch.stack([step.finished.all(), step.entropy.isnan().any()]).tolist()  # one synchronisation
+        # one synchronisation
+        all_done, broken = torch.stack([step.finished.all(), step.entropy.isnan().any()]).tolist()
         if broken:
-            raise ValueError(f"model: the logits of canvas {k}, step {n} hold NaN; weights or logits_filter are broken")
+            raise ValueError(
+                f"model: the logits of canvas {k}, step {n} hold NaN; weights or logits_filter are broken"
+            )
         if recorder is not None:
             recorder.add(step)
         if streamer is not None and hasattr(streamer, "put_draft"):
             takes_logits = getattr(streamer, "_takes_logits", False)
-            streamer.put_draft(**({"logits": step.scaled_logits.cpu()} if takes_logits else {"value": step.argmax.cpu()}))
+            streamer.put_draft(
+                **(
+                    {"logits": step.scaled_logits.cpu()}
+                    if takes_logits
+                    else {"value": step.argmax.cpu()}
+                )
+            )
         cancelled = on_step is not None and bool(on_step(step))
         if cancelled or all_done:
             return step, taken, cancelled
@@ -143,8 +238,12 @@ def _denoise_canvas(
     return step, taken, False
 
 
-def _cut_at_end_token(canvas: Tensor, ended: Tensor, ends: Tensor | None, pad: int) -> tuple[Tensor, Tensor]:
-    """Everything after a row's first end token becomes pad. Returns the canvas [B, C] and which rows have ended [B]."""
+def _cut_at_end_token(
+    canvas: Tensor, ended: Tensor, ends: Tensor | None, pad: int
+) -> tuple[Tensor, Tensor]:
+    """Everything after a row's first end token becomes pad. Returns the canvas [B, C] and which
+    rows have ended [B].
+    """
     if ends is None:
         return canvas, ended
     is_end = torch.isin(canvas, ends)
@@ -174,9 +273,10 @@ def _finish(tokens: Tensor, ends: Tensor | None, cancelled: bool) -> Generation:
 def _metrics(out: Generation, canvas_length: int, seconds: float) -> dict[str, float]:
     """The report's efficiency numbers, over the kept tokens of all rows.
 
-    effective_denoising_steps: mean steps of a canvas, each canvas weighted by the tokens kept from it;
-    tokens_per_forward: tokens / (sum of steps + canvases - 1) of each row alone, the commit passes counted, the prompt's
-    pass not. (`forwards` is not of this kind: it is what ran for the whole batch, the prompt's pass included.)
+    effective_denoising_steps: mean steps of a canvas, each canvas weighted by the tokens kept from
+    it; tokens_per_forward: tokens / (sum of steps + canvases - 1) of each row alone, the commit
+    passes counted, the prompt's pass not. (`forwards` is not of this kind: it is what ran for the
+    whole batch, the prompt's pass included.)
     """
     weighted, row_forwards, tokens = 0, 0, int(out.lengths.sum())
     for row, kept in enumerate(out.lengths.tolist()):
@@ -200,24 +300,41 @@ def next_tokens(logits: Tensor, temperature: float, generator: Generators) -> In
 
 @torch.no_grad()
 def generate_autoregressive(
-    model, ids: Tensor, *, attention_mask: Tensor | None = None, max_new_tokens: int = 256, temperature: float = 0.0,
-    eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, generator: Generators = None,
+    model,
+    ids: Tensor,
+    *,
+    attention_mask: Tensor | None = None,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    eos_token_id: int | Sequence[int] | None = None,
+    pad_token_id: int | None = None,
+    generator: Generators = None,
     on_token: Callable[[Tensor], bool | None] | None = None,
-) -> Generation:  # fmt: skip
+) -> Generation:
     """The same weights as an ordinary language model: encode, take one token, encode it, and so on.
 
-    ids [B, S]; temperature 0 is greedy. on_token(ids [B]) returning True cancels. Metrics: forwards as in `generate`, every
-    pass the model ran (the prompt's writes the first token); tokens_per_forward is 1, since a pass writes one token.
-    Errors: ValueError for any argument out of range, before work starts, and for NaN logits.
+    ids [B, S]; temperature 0 is greedy. on_token(ids [B]) returning True cancels. Metrics: forwards
+    as in `generate`, every pass the model ran (the prompt's writes the first token);
+    tokens_per_forward is 1, since a pass writes one token. Errors: ValueError for any argument out
+    of range, before work starts, and for NaN logits.
     """
     ends, pad = check_autoregressive(
-        model, ids, attention_mask, max_new_tokens, temperature, eos_token_id, pad_token_id, generator, {"on_token": on_token}
+        model,
+        ids,
+        attention_mask,
+        max_new_tokens,
+        temperature,
+        eos_token_id,
+        pad_token_id,
+        generator,
+        {"on_token": on_token},
     )
     start, written, cancelled, cache, fresh = time.perf_counter(), [], False, None, ids
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(max_new_tokens):
         hidden, cache = model.encode_hidden(fresh, attention_mask if n == 0 else None, cache)
-        logits = model.logits(hidden[:, -1:])[:, 0]  # of a long prompt only the last row: [B, S, V] can be larger than the model
+        # of a long prompt only the last row: [B, S, V] can be larger than the model
+        logits = model.logits(hidden[:, -1:])[:, 0]
         token = next_tokens(logits, temperature, running(generator, ended)).masked_fill(ended, pad)
         if bool(logits.isnan().any()):
             raise ValueError(f"model: the logits of token {n} hold NaN; the weights are broken")
@@ -230,5 +347,9 @@ def generate_autoregressive(
         fresh = token[:, None]
     out = _finish(torch.stack(written, 1), ends, cancelled)
     seconds, kept = time.perf_counter() - start, int(out.lengths.sum())
-    out.metrics = {"forwards": len(written), "tokens_per_forward": 1.0, "tokens_per_second": kept / seconds}
+    out.metrics = {
+        "forwards": len(written),
+        "tokens_per_forward": 1.0,
+        "tokens_per_second": kept / seconds,
+    }
     return out

@@ -1,10 +1,11 @@
 """The training layout and its two losses.
 
-One row holds a prompt and the whole clean answer, cut into canvases that start right after the prompt. The encoder reads
-all of it causally, once; one canvas, drawn at random, is noised and given to the decoder, which may read the cache only up
-to where that canvas begins (`KVCache.upto`). So a single pair of passes trains both sides of the shared weights:
-denoising cross-entropy over *every* position of the canvas, corrupted or not and without a weight for the noise level, plus
-next-token cross-entropy on the encoder side. Walked through in notebook 06.
+One row holds a prompt and the whole clean answer, cut into canvases that start right after the
+prompt. The encoder reads all of it causally, once; one canvas, drawn at random, is noised and given
+to the decoder, which may read the cache only up to where that canvas begins (`KVCache.upto`). So a
+single pair of passes trains both sides of the shared weights: denoising cross-entropy over *every*
+position of the canvas, corrupted or not and without a weight for the noise level, plus next-token
+cross-entropy on the encoder side. Walked through in notebook 06.
 
 Source: DiffusionGemma Technical Report, arXiv:2608.00146, sections 4 and 8.
 """
@@ -46,7 +47,9 @@ class Batch:
 
 
 def example_generator(seed: int, epoch: int, index: int) -> Generator:
-    """All randomness of one example in one epoch: independent of batch size, order, worker and restarts."""
+    """All randomness of one example in one epoch: independent of batch size, order, worker and
+    restarts.
+    """
     digest = hashlib.blake2b(struct.pack("<3q", seed, epoch, index), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
@@ -54,8 +57,9 @@ def example_generator(seed: int, epoch: int, index: int) -> Generator:
 def lay_out(example, canvas_length: int, eos: int) -> tuple[list[int], int, int]:
     """Example -> (prompt + answer ids, canvases, labelled answer tokens).
 
-    A complete answer is filled up with end tokens to whole canvases, and the fill is learnt. A cut one gets no end token:
-    the tokens that would stand there are unknown, so the loss does not look at them.
+    A complete answer is filled up with end tokens to whole canvases, and the fill is learnt. A cut
+    one gets no end token: the tokens that would stand there are unknown, so the loss does not look
+    at them.
     """
     response, labelled = list(example.response), len(example.response)
     if example.complete:
@@ -70,15 +74,20 @@ def lay_out(example, canvas_length: int, eos: int) -> tuple[list[int], int, int]
 def dig_hole(
     clean: Int[Tensor, "c"], labelled: int, vocab_size: int, generator: Generator
 ) -> tuple[Int[Tensor, "c"], Bool[Tensor, "c"]]:
-    """One hole of 1 to LONGEST_HOLE tokens, filled with noise, in a canvas that is right elsewhere -> (noisy, counted), [C].
+    """One hole of 1 to LONGEST_HOLE tokens, filled with noise, in a canvas that is right elsewhere
+    -> (noisy, counted), [C].
 
-    Rare when every token is noised by itself, and what infilling meets. Why a row of its own: at so little noise the model
-    has every reason to trust each token, also the one in the hole. The loss counts the hole and as many tokens outside,
-    so that of those it is asked about half are right. Ours, not the report's.
+    Rare when every token is noised by itself, and what infilling meets. Why a row of its own: at so
+    little noise the model has every reason to trust each token, also the one in the hole. The loss
+    counts the hole and as many tokens outside, so that of those it is asked about half are right.
+    Ours, not the report's.
     """
     size = min(int(torch.randint(1, LONGEST_HOLE + 1, (), generator=generator)), labelled)
     first = int(torch.randint(0, labelled - size + 1, (), generator=generator))
-    place, noise = torch.arange(len(clean)), torch.randint(0, vocab_size, (len(clean),), generator=generator)
+    place, noise = (
+        torch.arange(len(clean)),
+        torch.randint(0, vocab_size, (len(clean),), generator=generator),
+    )
     hole = (place >= first) & (place < first + size)
     others = torch.randperm(len(clean), generator=generator)
     others = others[(others < labelled) & ~hole[others]][:size]
@@ -86,19 +95,36 @@ def dig_hole(
 
 
 def collate(
-    examples: Sequence, indices: Sequence[int], *, canvas_length: int, vocab_size: int, eos: int, pad: int, seed: int,
-    epoch: int, self_conditioning: float = 0.5, holes: float = 0.0, multiple: int = 1,
-) -> Batch:  # fmt: skip
-    """Examples (prompt, response, complete) -> Batch. `multiple` rounds the row length up, to keep the number of shapes small.
+    examples: Sequence,
+    indices: Sequence[int],
+    *,
+    canvas_length: int,
+    vocab_size: int,
+    eos: int,
+    pad: int,
+    seed: int,
+    epoch: int,
+    self_conditioning: float = 0.5,
+    holes: float = 0.0,
+    multiple: int = 1,
+) -> Batch:
+    """Examples (prompt, response, complete) -> Batch. `multiple` rounds the row length up, to keep
+    the number of shapes small.
 
-    indices: their numbers in the data set, which with seed and epoch fix every random draw. holes: share of the rows that are
-    noised in one hole only (`dig_hole`).
-    Errors: ValueError for no examples, one without a prompt (the decoder needs a prefix to read), and settings out of range.
+    indices: their numbers in the data set, which with seed and epoch fix every random draw. holes:
+    share of the rows that are noised in one hole only (`dig_hole`). Errors: ValueError for no
+    examples, one without a prompt (the decoder needs a prefix to read), and settings out of range.
     """
     if len(examples) != len(indices) or not len(examples):
-        raise ValueError(f"indices: got {len(indices)} for {len(examples)} examples, takes one for each, at least one")
-    for name, value, least, most in (("canvas_length", canvas_length, 1, 2**31), ("multiple", multiple, 1, 2**31),
-                                     ("eos", eos, 0, vocab_size - 1), ("pad", pad, 0, vocab_size - 1)):  # fmt: skip
+        raise ValueError(
+            f"indices: got {len(indices)} for {len(examples)} examples, takes one for each, at least one"
+        )
+    for name, value, least, most in (
+        ("canvas_length", canvas_length, 1, 2**31),
+        ("multiple", multiple, 1, 2**31),
+        ("eos", eos, 0, vocab_size - 1),
+        ("pad", pad, 0, vocab_size - 1),
+    ):
         check_integer(name, value, least, most)
     for name, value in (("self_conditioning", self_conditioning), ("holes", holes)):
         if not 0 <= value <= 1:
@@ -106,14 +132,18 @@ def collate(
     rows, c = [], canvas_length
     for example, index in zip(examples, indices, strict=True):
         if not example.prompt:
-            raise ValueError(f"examples: number {index} has an empty prompt, takes at least one token")
+            raise ValueError(
+                f"examples: number {index} has an empty prompt, takes at least one token"
+            )
         ids, canvases, labelled = lay_out(example, c, eos)
         g = example_generator(seed, epoch, index)
         k = int(torch.randint(0, canvases, (), generator=g))
         t = T_EPSILON + (1 - 2 * T_EPSILON) * torch.rand(1, generator=g)
         coin = bool(torch.rand((), generator=g) < self_conditioning)
         start = len(example.prompt) + k * c
-        clean = torch.tensor(ids[start : start + c] + [pad] * (c - len(ids[start : start + c])))[None]
+        clean = torch.tensor(ids[start : start + c] + [pad] * (c - len(ids[start : start + c])))[
+            None
+        ]
         noisy, _ = corrupt(clean, t, vocab_size, g)
         known = torch.arange(c) + k * c < labelled
         if holes and float(torch.rand((), generator=g)) < holes:
@@ -124,10 +154,13 @@ def collate(
     return Batch(
         ids=torch.tensor([r[0] + [pad] * (length - len(r[0])) for r in rows]),
         real=torch.tensor([[True] * len(r[0]) + [False] * (length - len(r[0])) for r in rows]),
-        start=torch.tensor([r[1] for r in rows]), clean=torch.stack([r[2] for r in rows]),
-        noisy=torch.stack([r[3] for r in rows]), labelled=torch.stack([r[4] for r in rows]),
-        t=torch.stack([r[5] for r in rows]), self_conditioned=torch.tensor([r[6] for r in rows]),
-    )  # fmt: skip
+        start=torch.tensor([r[1] for r in rows]),
+        clean=torch.stack([r[2] for r in rows]),
+        noisy=torch.stack([r[3] for r in rows]),
+        labelled=torch.stack([r[4] for r in rows]),
+        t=torch.stack([r[5] for r in rows]),
+        self_conditioned=torch.tensor([r[6] for r in rows]),
+    )
 
 
 def mean_cross_entropy(
@@ -144,7 +177,9 @@ def encoder_loss(model, hidden: Float[Tensor, "b l d"], batch: Batch) -> Float[T
 
 
 def denoising_logits(model, cache, batch: Batch) -> Float[Tensor, "b c v"]:
-    """The decoder on the noisy canvas, [B, C, V]. Half of the rows are told what a first, detached pass believed."""
+    """The decoder on the noisy canvas, [B, C, V]. Half of the rows are told what a first, detached
+    pass believed.
+    """
     cache = cache.upto(batch.start)
     with torch.no_grad():
         belief = model.decode(batch.noisy, cache)
@@ -152,10 +187,14 @@ def denoising_logits(model, cache, batch: Batch) -> Float[Tensor, "b c v"]:
 
 
 def losses(model, batch: Batch) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
-    """(denoising, encoder) loss of each row, [B] nats. Gradients flow from the decoder through the cache to the encoder."""
+    """(denoising, encoder) loss of each row, [B] nats. Gradients flow from the decoder through the
+    cache to the encoder.
+    """
     hidden, cache = model.encode_hidden(batch.ids)
     logits = denoising_logits(model, cache, batch)
-    return mean_cross_entropy(logits, batch.clean, batch.labelled), encoder_loss(model, hidden, batch)
+    return mean_cross_entropy(logits, batch.clean, batch.labelled), encoder_loss(
+        model, hidden, batch
+    )
 
 
 def total_loss(model, batch: Batch) -> Float[Tensor, ""]:

@@ -1,8 +1,10 @@
-"""The training loop: shuffle, noise, two passes, AdamW; a checkpoint is one safetensors file, and resuming from it is exact.
+"""The training loop: shuffle, noise, two passes, AdamW; a checkpoint is one safetensors file, and
+resuming from it is exact.
 
-Nothing random lives in the loop: the order of an epoch depends on (seed, epoch), the noise of an example on (seed, epoch,
-example). So the state is the weights, two moments per weight and the step number (train_state.py), and a run that was killed
-and resumed gives the same bits as one that was not. Walked through in notebook 06.
+Nothing random lives in the loop: the order of an epoch depends on (seed, epoch), the noise of an
+example on (seed, epoch, example). So the state is the weights, two moments per weight and the step
+number (train_state.py), and a run that was killed and resumed gives the same bits as one that was
+not. Walked through in notebook 06.
 
 Recipes of the shipped models are run by recipe.py.
 """
@@ -23,9 +25,26 @@ from .checks import check_class, folder_to_write
 from .config import Config
 from .loss import Batch, collate, lay_out, losses
 from .model import DiffusionGemma
-from .train_state import STATE, Diverged, data_identity, load_state, mean_losses, save_state, start_of
+from .train_state import (
+    STATE,
+    Diverged,
+    data_identity,
+    load_state,
+    mean_losses,
+    save_state,
+    start_of,
+)
 
-__all__ = ["STATE", "BatchStream", "TrainConfig", "epoch_batches", "learning_rate_at", "make_optimizer", "save_state", "train"]
+__all__ = [
+    "STATE",
+    "BatchStream",
+    "TrainConfig",
+    "epoch_batches",
+    "learning_rate_at",
+    "make_optimizer",
+    "save_state",
+    "train",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +73,38 @@ class TrainConfig:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, takes {takes}")
 
         def number(value) -> bool:
-            return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            return (
+                isinstance(value, (int, float))
+                and not isinstance(value, bool)
+                and math.isfinite(value)
+            )
 
-        for name, least in dict(steps=1, batch_size=1, checkpoint_every=1, log_every=1, warmup_steps=0, seed=0).items():
+        for name, least in dict(
+            steps=1, batch_size=1, checkpoint_every=1, log_every=1, warmup_steps=0, seed=0
+        ).items():
             value = getattr(self, name)
             ok = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**32
             need(ok, name, f"an integer from {least} to 2**32 - 1")
         for name in ("learning_rate", "clip_norm"):
             need(number(getattr(self, name)) and getattr(self, name) > 0, name, "a number above 0")
         for name in ("final_learning_rate", "weight_decay"):
-            need(number(getattr(self, name)) and getattr(self, name) >= 0, name, "a number of at least 0")
+            need(
+                number(getattr(self, name)) and getattr(self, name) >= 0,
+                name,
+                "a number of at least 0",
+            )
         for name in ("self_conditioning", "holes"):
-            need(number(getattr(self, name)) and 0 <= getattr(self, name) <= 1, name, "a share from 0 to 1")
+            need(
+                number(getattr(self, name)) and 0 <= getattr(self, name) <= 1,
+                name,
+                "a share from 0 to 1",
+            )
         pair = isinstance(self.betas, (list, tuple)) and len(self.betas) == 2
-        need(pair and all(number(b) and 0 <= b < 1 for b in self.betas), "betas", "two numbers of at least 0 and below 1")
+        need(
+            pair and all(number(b) and 0 <= b < 1 for b in self.betas),
+            "betas",
+            "two numbers of at least 0 and below 1",
+        )
         need(self.precision in ("float32", "bfloat16"), "precision", "'float32' or 'bfloat16'")
         need(isinstance(self.compile, bool), "compile", "True or False")
         object.__setattr__(self, "betas", tuple(self.betas))
@@ -82,8 +119,12 @@ def learning_rate_at(step: int, config: TrainConfig) -> float:
     return config.final_learning_rate + drop * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def epoch_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of an epoch as example numbers: shuffled, then rows of similar length put together to save padding."""
+def epoch_batches(
+    lengths: Sequence[int], batch_size: int, seed: int, epoch: int
+) -> list[list[int]]:
+    """The batches of an epoch as example numbers: shuffled, then rows of similar length put
+    together to save padding.
+    """
     g = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(len(lengths), generator=g).tolist()
     pool = 32 * batch_size
@@ -99,8 +140,13 @@ def make_optimizer(model: torch.nn.Module, config: TrainConfig) -> torch.optim.A
     """AdamW; weight decay on matrices, none on norms and scales."""
     matrices = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
     vectors = [p for p in model.parameters() if p.requires_grad and p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas)
+    groups = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas
+    )
 
 
 def _check_examples(examples: Sequence, config: Config) -> None:
@@ -113,9 +159,13 @@ def _check_examples(examples: Sequence, config: Config) -> None:
         ids, _, _ = lay_out(e, config.canvas_length, config.eos_token_id)
         if len(ids) > config.max_position_embeddings:
             limit = config.max_position_embeddings
-            raise ValueError(f"examples: number {n} takes {len(ids)} positions, prompt and whole canvases, takes at most {limit}")
+            raise ValueError(
+                f"examples: number {n} takes {len(ids)} positions, prompt and whole canvases, takes at most {limit}"
+            )
         if min(ids) < 0 or max(ids) >= config.vocab_size:
-            raise ValueError(f"examples: number {n} has ids from {min(ids)} to {max(ids)}, takes 0 to {config.vocab_size - 1}")
+            raise ValueError(
+                f"examples: number {n} has ids from {min(ids)} to {max(ids)}, takes 0 to {config.vocab_size - 1}"
+            )
 
 
 class BatchStream:
@@ -132,42 +182,68 @@ class BatchStream:
     def __call__(self, step: int) -> Batch:
         epoch, i = divmod(step, self.per_epoch)
         if epoch != self.epoch:
-            self.batches = epoch_batches(self.lengths, self.config.batch_size, self.config.seed, epoch)
+            self.batches = epoch_batches(
+                self.lengths, self.config.batch_size, self.config.seed, epoch
+            )
             self.epoch = epoch
         numbers, m = self.batches[i], self.model
         return collate(
-            [self.examples[n] for n in numbers], numbers, canvas_length=m.canvas_length, vocab_size=m.vocab_size,
-            eos=m.eos_token_id, pad=m.pad_token_id, seed=self.config.seed, epoch=epoch,
-            self_conditioning=self.config.self_conditioning, holes=self.config.holes,
+            [self.examples[n] for n in numbers],
+            numbers,
+            canvas_length=m.canvas_length,
+            vocab_size=m.vocab_size,
+            eos=m.eos_token_id,
+            pad=m.pad_token_id,
+            seed=self.config.seed,
+            epoch=epoch,
+            self_conditioning=self.config.self_conditioning,
+            holes=self.config.holes,
             multiple=64 if self.config.compile else 1,
-        )  # fmt: skip
+        )
 
 
 def train(
-    model: DiffusionGemma, examples: Sequence, config: TrainConfig, *, folder: str | Path | None = None,
-    progress: bool = True, on_log: Callable[[dict], bool | None] | None = None,
-) -> list[dict]:  # fmt: skip
-    """Train in place and return the log (one dict every `log_every` steps, losses averaged over them).
+    model: DiffusionGemma,
+    examples: Sequence,
+    config: TrainConfig,
+    *,
+    folder: str | Path | None = None,
+    progress: bool = True,
+    on_log: Callable[[dict], bool | None] | None = None,
+) -> list[dict]:
+    """Train in place and return the log (one dict every `log_every` steps, losses averaged over
+    them).
 
-    examples: a sequence whose items have prompt (ids), response (ids) and complete (bool). folder: where the checkpoint
-    and log.jsonl go; if it holds a checkpoint of the same configuration and data, training goes on from there, exactly.
-    on_log(entry) returning True stops early, after a checkpoint. Interrupting (Ctrl-C) checkpoints too.
+    examples: a sequence whose items have prompt (ids), response (ids) and complete (bool). folder:
+    where the checkpoint and log.jsonl go; if it holds a checkpoint of the same configuration and
+    data, training goes on from there, exactly. on_log(entry) returning True stops early, after a
+    checkpoint. Interrupting (Ctrl-C) checkpoints too.
     """
     check_class("model", model, DiffusionGemma)
     check_class("config", config, TrainConfig)
     if on_log is not None and not callable(on_log):
         raise ValueError(f"on_log: got {type(on_log).__name__}, takes a function of one log entry")
     stream, optimizer = BatchStream(model, examples, config), make_optimizer(model, config)
-    folder = None if folder is None else folder_to_write("folder", folder)  # not after hours, at the first checkpoint
-    step, log, sums, starts = (0, [], [], []) if folder is None else load_state(folder, model, optimizer, config, stream.identity)
+    # not after hours, at the first checkpoint
+    folder = None if folder is None else folder_to_write("folder", folder)
+    step, log, sums, starts = (
+        (0, [], [], [])
+        if folder is None
+        else load_state(folder, model, optimizer, config, stream.identity)
+    )
     about = {"data": stream.identity, "starts": [*starts, start_of(step, model)]}
     loss_of = torch.compile(losses, dynamic=False) if config.compile else losses
     device, t0 = model.device.type, time.perf_counter()
     spent = log[-1]["seconds"] if log else 0.0
-    cast = torch.autocast(device, torch.bfloat16) if config.precision == "bfloat16" else contextlib.nullcontext()
+    cast = (
+        torch.autocast(device, torch.bfloat16)
+        if config.precision == "bfloat16"
+        else contextlib.nullcontext()
+    )
     bar = _bar(config.steps, step) if progress else None
     model.train()
-    stopped, whole, saved = False, True, step  # whole: weights, moments and step number belong together
+    # whole: weights, moments and step number belong together
+    stopped, whole, saved = False, True, step
     try:
         while step < config.steps and not stopped:
             batch = stream(step).to(model.device)
@@ -188,7 +264,10 @@ def train(
                 log.append(entry)
                 sums = []
                 if bar is not None:
-                    bar.set_postfix_str(f"denoising {entry['denoising']:.3f} encoder {entry['encoder']:.3f}", refresh=False)
+                    bar.set_postfix_str(
+                        f"denoising {entry['denoising']:.3f} encoder {entry['encoder']:.3f}",
+                        refresh=False,
+                    )
                 stopped = on_log is not None and bool(on_log(entry))
             if folder is not None and (step % config.checkpoint_every == 0 or stopped):
                 save_state(folder, model, optimizer, step, log, config, sums, **about)
@@ -210,7 +289,14 @@ def train(
 def _entry(step: int, sums: list[Tensor], optimizer, seconds: float) -> dict:
     denoising, encoder, norm = mean_losses(sums, step)
     lr = optimizer.param_groups[0]["lr"]
-    return {"step": step, "denoising": denoising, "encoder": encoder, "grad_norm": norm, "lr": lr, "seconds": seconds}
+    return {
+        "step": step,
+        "denoising": denoising,
+        "encoder": encoder,
+        "grad_norm": norm,
+        "lr": lr,
+        "seconds": seconds,
+    }
 
 
 def _bar(total: int, start: int):

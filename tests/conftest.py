@@ -1,7 +1,9 @@
-"""What every test runs under: shapes checked, two threads, and no exception lost in a widget callback.
+"""What every test runs under: shapes checked, two threads, and no exception lost in a widget
+callback.
 
-Loaded before any test module, so the import hook is in place before anything imports `diffgemma_lite`. The kernels that
-nbval starts for the notebooks are other processes and run without it, as a reader's do.
+Loaded before any test module, so the import hook is in place before anything imports
+`diffgemma_lite`. The kernels that nbval starts for the notebooks are other processes and run
+without it, as a reader's do.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may need a network
 os.environ.setdefault("PYTHONHASHSEED", "0")  # inherited by the kernels
-# Threads that spin long while they wait for each other cost 3 s a step of the tiny model where something else takes a core;
-# with this many turns it is 0.2 s, and 0.04 s as before where nothing does. Read once, when torch is loaded.
+# Threads that spin long while they wait for each other cost 3 s a step of the tiny model where
+# something else takes a core; with this many turns it is 0.2 s, and 0.04 s as before where nothing
+# does. Read once, when torch is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-# Every annotation of the package (shapes, dtypes and plain types) is checked at each call, in the tests only.
+# Every annotation of the package (shapes, dtypes and plain types) is checked at each call, in the
+# tests only.
 _hook = jaxtyping.install_import_hook("diffgemma_lite", "typechecker.check")  # tests/typechecker.py
 
-import torch  # noqa: E402  (after the hook, like everything that might import the package)
+import torch
 
 THREADS = 2  # sums split over another number of threads differ in the last bit
 
@@ -47,15 +51,19 @@ class _Swallowed(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[0] is not None:
-            self.found.append(record.getMessage() + "\n" + "".join(traceback.format_exception(*record.exc_info)))
+            self.found.append(
+                record.getMessage() + "\n" + "".join(traceback.format_exception(*record.exc_info))
+            )
 
 
 @contextmanager
 def widget_exceptions() -> Iterator[list[str]]:
-    """The exceptions swallowed in widget callbacks while the block ran, each as text with its traceback.
+    """The exceptions swallowed in widget callbacks while the block ran, each as text with its
+    traceback.
 
-    Outside a notebook ipywidgets catches what a button, slider or `interactive` callback raises and only logs it, to the
-    logger traitlets hands it: the application's if one runs, else the one named "traitlets".
+    Outside a notebook ipywidgets catches what a button, slider or `interactive` callback raises and
+    only logs it, to the logger traitlets hands it: the application's if one runs, else the one
+    named "traitlets".
     """
     from traitlets.log import get_logger
 
@@ -74,7 +82,9 @@ def widget_exceptions() -> Iterator[list[str]]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """The package as a reader runs it, annotations not checked: for tests of what the package itself says to bad input."""
+    """The package as a reader runs it, annotations not checked: for tests of what the package
+    itself says to bad input.
+    """
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -83,8 +93,12 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_swallowed_exception() -> Iterator[None]:
-    """A callback that raises fails the test it ran in, although the widget library hides it (on_click, interactive)."""
+    """A callback that raises fails the test it ran in, although the widget library hides it
+    (on_click, interactive).
+    """
     with widget_exceptions() as found:
         yield
     if found:
-        pytest.fail("an exception was swallowed in a widget callback:\n" + "\n".join(found), pytrace=False)
+        pytest.fail(
+            "an exception was swallowed in a widget callback:\n" + "\n".join(found), pytrace=False
+        )

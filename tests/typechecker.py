@@ -1,4 +1,6 @@
-"""The type checker conftest.py hands to jaxtyping: beartype, with the usual rule that an int may stand for a float."""
+"""The type checker conftest.py hands to jaxtyping: beartype, with the usual rule that an int may
+stand for a float.
+"""
 
 from beartype import BeartypeConf, beartype
 

@@ -29,15 +29,22 @@ def main(arguments: list[str] | None = None) -> int:
     bad = 0
     for path in paths:
         start = time.perf_counter()
-        notebook = execute(path, given.timeout) if given.command == "run" else nbformat.read(str(path), as_version=4)
+        notebook = (
+            execute(path, given.timeout)
+            if given.command == "run"
+            else nbformat.read(str(path), as_version=4)
+        )
         problems = []
         if given.command != "check":
-            nbformat.write(tidy(notebook), str(path))  # what was run is kept, whatever becomes of the pictures
+            # what was run is kept, whatever becomes of the pictures
+            nbformat.write(tidy(notebook), str(path))
             problems = add_pictures(notebook)
             nbformat.write(notebook, str(path))
         problems += faults(notebook)
         bad += bool(problems)
-        print(f"{path.name}: {len(problems) or 'no'} fault{'s' * (len(problems) != 1)}, {time.perf_counter() - start:.1f} s")
+        print(
+            f"{path.name}: {len(problems) or 'no'} fault{'s' * (len(problems) != 1)}, {time.perf_counter() - start:.1f} s"
+        )
         print("".join(f"  {problem}\n" for problem in problems), end="", flush=True)
     return 1 if bad else 0
 
@@ -52,11 +59,17 @@ def parser() -> argparse.ArgumentParser:
     for name in ("run", "tidy", "check", "export", "slides"):
         command = commands.add_parser(name)
         if name == "run":
-            command.add_argument("--timeout", type=float, default=600, help="seconds one cell may take")
+            command.add_argument(
+                "--timeout", type=float, default=600, help="seconds one cell may take"
+            )
         if name in ("export", "slides"):
             command.add_argument("folder", type=Path)
         if name == "export":
-            command.add_argument("--formulas", action="store_true", help="typeset formulas with a script from the network")
+            command.add_argument(
+                "--formulas",
+                action="store_true",
+                help="typeset formulas with a script from the network",
+            )
         command.add_argument("names", nargs="*")
     return top
 

@@ -1,4 +1,6 @@
-"""What keeps a notebook from being committed: each rule is here once, and a test shows each one refusing something."""
+"""What keeps a notebook from being committed: each rule is here once, and a test shows each one
+refusing something.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,31 @@ MACHINE_PATH = re.compile(
     r"(?<![\w.~+/=-])/(?:home|root|Users|tmp|work|private|var/folders)(?:/|(?=['\"<\n]|$))|\b[A-Za-z]:\\+Users\\",
     re.MULTILINE,
 )
-ADDRESS = re.compile(r"(?:\b(?:https?|wss?|ftp):\\?/\\?/|^\s*//|url\(\s*['\"]?//)(?!www\.w3\.org/)", re.IGNORECASE)
+ADDRESS = re.compile(
+    r"(?:\b(?:https?|wss?|ftp):\\?/\\?/|^\s*//|url\(\s*['\"]?//)(?!www\.w3\.org/)", re.IGNORECASE
+)
 
 
 def faults(notebook: NotebookNode) -> list[str]:
     """Why the notebook may not be committed, one sentence per fault; empty when it may."""
-    found = ["metadata.widgets: the state of widgets is stored (run tidy)"] if "widgets" in notebook.metadata else []
+    found = (
+        ["metadata.widgets: the state of widgets is stored (run tidy)"]
+        if "widgets" in notebook.metadata
+        else []
+    )
     others = set(notebook.metadata) - set(METADATA) - {"title", "widgets"}
     if others or any(notebook.metadata.get(key) != value for key, value in METADATA.items()):
         found.append("metadata: not the common kernelspec and language_info (run tidy)")
     number = 0
     for place, (cell, name) in enumerate(zip(notebook.cells, cell_ids(notebook), strict=True)):
         own = cell.get("id")
-        problems = [] if own == name else [f"its id {own!r} does not follow from its source (run tidy)"]
-        problems += [f"metadata {key!r} was left by a tool (run tidy)" for key in sorted(set(cell.metadata) - CELL_METADATA)]
+        problems = (
+            [] if own == name else [f"its id {own!r} does not follow from its source (run tidy)"]
+        )
+        problems += [
+            f"metadata {key!r} was left by a tool (run tidy)"
+            for key in sorted(set(cell.metadata) - CELL_METADATA)
+        ]
         if cell.cell_type == "code":
             number += bool(cell.source.strip())
             problems += code_faults(cell, number)
@@ -42,9 +55,13 @@ def code_faults(cell: NotebookNode, number: int) -> list[str]:
     """The faults of a code cell that is the notebook's `number`-th with a source."""
     found = []
     if cell.source.strip() and cell.execution_count != number:
-        found.append(f"execution count is {cell.execution_count}, not {number}: the notebook was not run from top to bottom")
+        found.append(
+            f"execution count is {cell.execution_count}, not {number}: the notebook was not run from top to bottom"
+        )
     for output in cell.outputs:
-        if output.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", []):
+        if output.output_type == "error" and "raises-exception" not in cell.metadata.get(
+            "tags", []
+        ):
             found.append(f"output is an error: {output.ename}: {output.evalue}")
         found += output_faults(output)
     return found
@@ -56,15 +73,23 @@ def output_faults(output: NotebookNode) -> list[str]:
     if WIDGET in data:
         found.append("output holds a widget view, which a reader sees as an error (run tidy)")
     if PLOTLY in data and PNG not in data:
-        found.append("output holds a plotly figure without a picture, which no page or slide shows (run tidy)")
+        found.append(
+            "output holds a plotly figure without a picture, which no page or slide shows (run tidy)"
+        )
     size = len(json.dumps(output, ensure_ascii=False).encode())
     if size > MAX_OUTPUT:
         found.append(f"output takes {size:,} bytes; {MAX_OUTPUT:,} are allowed")
     for kind in ("text/html", "image/svg+xml", "application/javascript"):
-        for address in addresses(str(data.get(kind, "")), is_script=kind == "application/javascript"):
+        for address in addresses(
+            str(data.get(kind, "")), is_script=kind == "application/javascript"
+        ):
             found.append(f"{kind} output names an external address: {address!r}")
     texts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", [])]
-    texts += [value if isinstance(value, str) else json.dumps(value) for kind, value in data.items() if is_text(kind)]
+    texts += [
+        value if isinstance(value, str) else json.dumps(value)
+        for kind, value in data.items()
+        if is_text(kind)
+    ]
     paths = sorted({match.group() for text in texts for match in MACHINE_PATH.finditer(text)})
     found += [f"output shows a path of the machine it was run on: {path}" for path in paths]
     if "\r" in output.get("text", "").replace("\r\n", ""):
@@ -73,8 +98,8 @@ def output_faults(output: NotebookNode) -> list[str]:
 
 
 class _Addresses(HTMLParser):
-    """Collects what an attribute, a script or a style sheet points to. Text, and data that a script reads, may name
-    anything: a model trained on prose writes addresses too."""
+    """Collects what an attribute, a script or a style sheet points to. Text, and data that a script
+    reads, may name anything: a model trained on prose writes addresses too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index; or as slides."""
+"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index;
+or as slides.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from nbformat import NotebookNode
 
 from .gate import PLOTLY, PNG
 
-# nbconvert's page loads three scripts from the network; the js blocks are where it says so. It is light whatever the reader's
-# system is; here the dark theme's colours come after the light ones, for a system that asks for them. Printed output breaks
-# between words where it can.
+# nbconvert's page loads three scripts from the network; the js blocks are where it says so. It is
+# light whatever the reader's system is; here the dark theme's colours come after the light ones,
+# for a system that asks for them. Printed output breaks between words where it can.
 OFFLINE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_requirejs -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}
@@ -29,7 +31,8 @@ body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
 </style>
 {%- endblock -%}"""
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
-# A plotly figure: its picture (and tables, if it brings some) first; the script takes the picture's place.
+# A plotly figure: its picture (and tables, if it brings some) first; the script takes the picture's
+# place.
 FIGURE = """<div data-plotly="waiting">{still}<div></div><script type="application/json">{figure}</script></div>"""
 DRAW = """<script>{plotly}</script><script>
 for (const host of document.querySelectorAll("[data-plotly]")) {
@@ -41,7 +44,8 @@ for (const host of document.querySelectorAll("[data-plotly]")) {
   }).catch((error) => { stage.remove(); host.dataset.plotly = "failed"; console.error(error); });
 }
 </script>"""
-PICTURE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*\bsrc=["'])((?!\w+:)[^)"'\s]+)([)"'\s])""")  # ![words](file), <img src="file">
+# ![words](file), <img src="file">
+PICTURE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*\bsrc=["'])((?!\w+:)[^)"'\s]+)([)"'\s])""")
 INDEX = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>
 <ul>
@@ -51,8 +55,10 @@ INDEX = """<!doctype html>
 
 
 def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path]:
-    """Writes the pages and index.html into the folder and returns them. With `formulas` each page loads from the network
-    the script that typesets formulas; without it a page loads nothing, and formulas stay as they were typed."""
+    """Writes the pages and index.html into the folder and returns them. With `formulas` each page
+    loads from the network the script that typesets formulas; without it a page loads nothing, and
+    formulas stay as they were typed.
+    """
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(raw_template=OFFLINE + ("" if formulas else NO_FORMULAS))
@@ -62,13 +68,21 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
         notebook = nbformat.read(str(path), as_version=4)
         title = notebook.metadata.setdefault("title", heading(notebook) or path.stem)
         for cell in notebook.cells:
-            if cell.cell_type == "markdown":  # a link to another notebook becomes a link to its page
+            # a link to another notebook becomes a link to its page
+            if cell.cell_type == "markdown":
                 source = re.sub(r"(\]\((?!\w+:)[^)\s]*)\.ipynb\b", r"\1.html", cell.source)
                 cell.source = with_pictures(source, path.parent)
-        figures = [output for cell in notebook.cells for output in cell.get("outputs", []) if PLOTLY in output.get("data", {})]
+        figures = [
+            output
+            for cell in notebook.cells
+            for output in cell.get("outputs", [])
+            if PLOTLY in output.get("data", {})
+        ]
         for output in figures:
             output.data["text/html"] = with_figure(output)
-        body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})
+        body, _ = exporter.from_notebook_node(
+            notebook, resources={"metadata": {"path": str(path.parent)}}
+        )
         if figures:
             before, end, after = body.rpartition("</body>")
             body = before + drawing() + end + after
@@ -76,14 +90,18 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
         written[-1].write_text(body, encoding="utf-8")
         rows.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a></li>')
     written.append(folder / "index.html")
-    written[-1].write_text(INDEX.format(title="diffgemma_lite", rows="\n".join(rows)), encoding="utf-8")
+    written[-1].write_text(
+        INDEX.format(title="diffgemma_lite", rows="\n".join(rows)), encoding="utf-8"
+    )
     return written
 
 
 def slides(paths: list[Path], folder: Path) -> list[Path]:
-    """A presentation per notebook, a slide from each heading to the next (### goes down, not on); returns the files.
+    """A presentation per notebook, a slide from each heading to the next (### goes down, not on);
+    returns the files.
 
-    The script that turns pages comes from the network; without it a file shows everything, one thing below another.
+    The script that turns pages comes from the network; without it a file shows everything, one
+    thing below another.
     """
     from nbconvert import SlidesExporter
 
@@ -96,7 +114,9 @@ def slides(paths: list[Path], folder: Path) -> list[Path]:
         for cell in notebook.cells:
             level = re.match(r"(#+) ", cell.source) if cell.cell_type == "markdown" else None
             if level and "slideshow" not in cell.metadata:
-                cell.metadata["slideshow"] = {"slide_type": "slide" if len(level[1]) < 3 else "subslide"}
+                cell.metadata["slideshow"] = {
+                    "slide_type": "slide" if len(level[1]) < 3 else "subslide"
+                }
             if cell.cell_type == "markdown":
                 cell.source = with_pictures(cell.source, path.parent)
         body, _ = SlidesExporter().from_notebook_node(notebook)
@@ -106,20 +126,28 @@ def slides(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def _at_headings(cell: NotebookNode) -> list[NotebookNode]:
-    """A text cell in parts that each begin with a heading (but for the first); any other cell as it is."""
+    """A text cell in parts that each begin with a heading (but for the first); any other cell as it
+    is.
+    """
     if cell.cell_type != "markdown" or "```" in cell.source:  # a # in a block of code is no heading
         return [cell]
-    parts = [part for part in re.split(r"^(?=#{1,3} )", cell.source, flags=re.MULTILINE) if part.strip()]
+    parts = [
+        part for part in re.split(r"^(?=#{1,3} )", cell.source, flags=re.MULTILINE) if part.strip()
+    ]
     return [nbformat.v4.new_markdown_cell(part, metadata=dict(cell.metadata)) for part in parts]
 
 
 def with_figure(output: NotebookNode) -> str:
-    """HTML of an output with a plotly figure: what it shows without script, and the figure for the script at the page's end."""
+    """HTML of an output with a plotly figure: what it shows without script, and the figure for the
+    script at the page's end.
+    """
     still, picture = output.data.get("text/html", ""), output.data.get(PNG)
     if not still and picture:
         alt = html.escape(output.metadata.get(PNG, {}).get("alt", "A figure"), quote=True)
         still = f'<img alt="{alt}" style="max-width:100%" src="data:image/png;base64,{picture}">'
-    return FIGURE.format(still=still, figure=json.dumps(output.data[PLOTLY]).replace("<", "\\u003c"))
+    return FIGURE.format(
+        still=still, figure=json.dumps(output.data[PLOTLY]).replace("<", "\\u003c")
+    )
 
 
 def drawing() -> str:
@@ -132,7 +160,8 @@ def drawing() -> str:
 def with_pictures(source: str, folder: Path) -> str:
     """Markdown with the pictures it names, as files beside the notebook, put into it as data.
 
-    nbconvert can do that too, but it closes what a block of HTML leaves open, and so empties a <details> with a blank line.
+    nbconvert can do that too, but it closes what a block of HTML leaves open, and so empties a
+    <details> with a blank line.
     """
 
     def embed(match: re.Match) -> str:

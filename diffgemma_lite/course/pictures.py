@@ -1,7 +1,9 @@
-"""A picture beside each plotly figure, for whoever reads a notebook where no script runs: GitHub, a page, slides, print.
+"""A picture beside each plotly figure, for whoever reads a notebook where no script runs: GitHub, a
+page, slides, print.
 
-Made when a notebook is run or tidied, by kaleido, which draws the figure in a Chrome or Chromium of this machine; a reader
-needs neither. What needs a hand to move it (sliders, buttons) is left out of the picture.
+Made when a notebook is run or tidied, by kaleido, which draws the figure in a Chrome or Chromium of
+this machine; a reader needs neither. What needs a hand to move it (sliders, buttons) is left out of
+the picture.
 """
 
 from __future__ import annotations
@@ -18,14 +20,24 @@ from nbformat import NotebookNode
 from ..view.picture import PATIENCE, find_browser
 from .gate import MAX_OUTPUT, PLOTLY, PNG
 
-WIDTH, HEIGHT, BELOW = 900, 450, 80  # pixels of a figure that names none, and under a figure whose sliders are left out
-SCALES = (1.5, 1)  # pixels of the picture for one of the figure; the smaller where the larger would make the output too large
+# pixels of a figure that names none, and under a figure whose sliders are left out
+WIDTH, HEIGHT, BELOW = 900, 450, 80
+# pixels of the picture for one of the figure; the smaller where the larger would make the output
+# too large
+SCALES = (1.5, 1)
 SVG_PICTURE = re.compile(r'(<img\b[^>]*\bsrc=")data:image/svg\+xml;base64,[^"]*(")')
 
 
 def add_pictures(notebook: NotebookNode) -> list[str]:
-    """Changes the notebook in place. Returns why figures stay without a picture: one sentence, or none where all have one."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", []) if PLOTLY in output.get("data", {})]
+    """Changes the notebook in place. Returns why figures stay without a picture: one sentence, or
+    none where all have one.
+    """
+    outputs = [
+        output
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if PLOTLY in output.get("data", {})
+    ]
     outputs = [output for output in outputs if PNG not in output.data]
     if not outputs:
         return []
@@ -39,7 +51,8 @@ def add_pictures(notebook: NotebookNode) -> list[str]:
         return [f"no pictures of plotly figures: {error}"]
 
     async def draw() -> None:
-        async with Kaleido(path=browser, mathjax=False, timeout=PATIENCE / 1000) as artist:  # no script of another machine
+        # no script of another machine
+        async with Kaleido(path=browser, mathjax=False, timeout=PATIENCE / 1000) as artist:
             for output in outputs:
                 await _add(output, artist)
 

@@ -12,9 +12,14 @@ _SIZE = "width:30px;height:26px;padding:0;text-align:center;font-size:15px"
 
 
 def board(
-    clues: Sequence[int], written: Sequence[int] | None = None, solution: Sequence[int] | None = None, *, title: str = ""
+    clues: Sequence[int],
+    written: Sequence[int] | None = None,
+    solution: Sequence[int] | None = None,
+    *,
+    title: str = "",
 ) -> Figure:
-    """Clues are underlined; a written digit that differs from the solution has ✗ behind it; an empty cell is a dot.
+    """Clues are underlined; a written digit that differs from the solution has ✗ behind it; an
+    empty cell is a dot.
 
     clues, written, solution: n * n digits, 0 for empty; `written` counts where there is no clue.
     """
@@ -28,8 +33,12 @@ def board(
         cells, words = [], []
         for c in range(n):
             i = r * n + c
-            mark, said = _cell(clues[i], written[i] if written else 0, solution[i] if solution else None)
-            below, beside = (2 if (k + 1) % size == 0 else 0.5 for k, size in ((r, high), (c, wide)))
+            mark, said = _cell(
+                clues[i], written[i] if written else 0, solution[i] if solution else None
+            )
+            below, beside = (
+                2 if (k + 1) % size == 0 else 0.5 for k, size in ((r, high), (c, wide))
+            )
             edges = f"border-right:{beside}px solid #777;border-bottom:{below}px solid #777"
             edges += f";border-top:{2 if r == 0 else 0}px solid #777;border-left:{2 if c == 0 else 0}px solid #777"
             cells.append(f'<td style="{_SIZE};{edges}">{mark}</td>')

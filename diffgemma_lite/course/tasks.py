@@ -1,6 +1,8 @@
-"""Predict, then reveal; and exercises whose check names the mistake. Used by every notebook, walked by none.
+"""Predict, then reveal; and exercises whose check names the mistake. Used by every notebook, walked
+by none.
 
-Both answer with a `Figure` and never raise, so that Run All goes on over a blank guess or an unfinished exercise.
+Both answer with a `Figure` and never raise, so that Run All goes on over a blank guess or an
+unfinished exercise.
 """
 
 from __future__ import annotations
@@ -22,23 +24,36 @@ def feedback(state: str, message: str, picture: Figure | None = None) -> Figure:
     return Figure(line + drawn[0], f"{words} {message}{drawn[1]}")
 
 
-def reveal(guess: Any, measured: Any, *, because: str, instead: Mapping[Any, str] | None = None) -> Figure:
-    """Answer a prediction: None is not done yet, with the answer folded away for who reads without a kernel.
-    `instead` says what a particular wrong guess would have meant. A number may be written as text, and capital letters do
-    not matter."""
+def reveal(
+    guess: Any, measured: Any, *, because: str, instead: Mapping[Any, str] | None = None
+) -> Figure:
+    """Answer a prediction: None is not done yet, with the answer folded away for who reads without
+    a kernel. `instead` says what a particular wrong guess would have meant. A number may be written
+    as text, and capital letters do not matter."""
     if guess is None:
-        asked = feedback("not done yet", "Write your guess into the cell above and run both cells again.")
+        asked = feedback(
+            "not done yet", "Write your guess into the cell above and run both cells again."
+        )
         answer = html.escape(f"Measured: {measured}. {because}")
         fold = f"<details><summary>Without a kernel: make your guess, then look here</summary>{answer}</details>"
         return Figure(asked.html + fold, asked.text)
     if _plain(guess) == _plain(measured):
         return feedback("right", f"You said {guess}, measured: {measured}. {because}")
-    meant = next((words for wrong, words in (instead or {}).items() if _plain(wrong) == _plain(guess)), "")
-    return feedback("not right", " ".join(part for part in (f"You said {guess}, measured: {measured}.", meant, because) if part))
+    meant = next(
+        (words for wrong, words in (instead or {}).items() if _plain(wrong) == _plain(guess)), ""
+    )
+    return feedback(
+        "not right",
+        " ".join(
+            part for part in (f"You said {guess}, measured: {measured}.", meant, because) if part
+        ),
+    )
 
 
 def _plain(answer: Any) -> Any:
-    """What two answers are compared by: numbers as numbers, text without case and outer spaces, the rest by its words."""
+    """What two answers are compared by: numbers as numbers, text without case and outer spaces, the
+    rest by its words.
+    """
     words = str(answer).strip().lower()
     try:
         return float(words)
@@ -56,7 +71,9 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Exercise:
-    """trial(answer) is one call of the student's function, None while it is blank; mistakes stand in order of dependence."""
+    """trial(answer) is one call of the student's function, None while it is blank; mistakes stand
+    in order of dependence.
+    """
 
     trial: Callable[[Callable], Any]
     mistakes: tuple[Mistake, ...]
@@ -65,13 +82,20 @@ class Exercise:
 
 
 def check(answer: Callable, exercise: Exercise) -> Figure:
-    """The first mistake that the answer makes, or that it makes none. Never raises: an error of the answer is shown."""
+    """The first mistake that the answer makes, or that it makes none. Never raises: an error of the
+    answer is shown.
+    """
     try:
         if exercise.trial(answer) is None:
-            return feedback("not done yet", "The function returns None. Fill it in, then run its cell and this one again.")
+            return feedback(
+                "not done yet",
+                "The function returns None. Fill it in, then run its cell and this one again.",
+            )
         for mistake in exercise.mistakes:
             if mistake.made(answer):
-                return feedback("not right", mistake.says, exercise.picture and _drawn(exercise.picture, answer))
+                return feedback(
+                    "not right", mistake.says, exercise.picture and _drawn(exercise.picture, answer)
+                )
     except Exception as error:
         return feedback("not right", f"Your function raised {type(error).__name__}: {error}")
     return feedback("right", exercise.praise)
@@ -80,5 +104,6 @@ def check(answer: Callable, exercise: Exercise) -> Figure:
 def _drawn(picture: Callable[[Callable], Figure | None], answer: Callable) -> Figure | None:
     try:
         return picture(answer)
-    except Exception:  # an answer of the wrong type or shape cannot be drawn, and the message already says so
+    # an answer of the wrong type or shape cannot be drawn, and the message already says so
+    except Exception:
         return None

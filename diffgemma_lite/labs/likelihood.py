@@ -1,17 +1,21 @@
-"""How likely is a text? A bound in bits for uniform-state diffusion, beside the exact number of the autoregressive mode.
+"""How likely is a text? A bound in bits for uniform-state diffusion, beside the exact number of the
+autoregressive mode.
 
-Going back from pure noise in N steps, each a draw from `noise.posterior` with the model's belief, is a chain of draws whose
-probability of ending in a given text can be bounded: for a path x_1 .. x_0 noised from the text (the evidence lower bound),
+Going back from pure noise in N steps, each a draw from `noise.posterior` with the model's belief,
+is a chain of draws whose probability of ending in a given text can be bounded: for a path x_1 ..
+x_0 noised from the text (the evidence lower bound),
 
     - log p(x_0)  <=  sum over the N steps from t to s of  E [ KL( q(x_s | x_t, x_0)  ||  p(x_s | x_t) ) ]
 
-where q is the step that knows the text and p the one that averages over what the model believes. There is no other term: at
-t = 1 the canvas is noise and nothing else, and the last step goes to s = 0, where the KL is the cross-entropy of the text.
-What the model does not know costs there; so does drawing positions independently in one step, which fades with more steps. With
-the exact belief and many steps the bound is the truth (tests, and notebook 06, in a world that can be enumerated).
+where q is the step that knows the text and p the one that averages over what the model believes.
+There is no other term: at t = 1 the canvas is noise and nothing else, and the last step goes to s =
+0, where the KL is the cross-entropy of the text. What the model does not know costs there; so does
+drawing positions independently in one step, which fades with more steps. With the exact belief and
+many steps the bound is the truth (tests, and notebook 06, in a world that can be enumerated).
 
-Two ways to plug a belief into the step are in use. Averaging the step over it, as here, is exact for the true P(x_0 | x_t);
-putting the average into the formula of the step is not (Gourevitch et al., arXiv:2605.22765). Walked through in notebook 06.
+Two ways to plug a belief into the step are in use. Averaging the step over it, as here, is exact
+for the true P(x_0 | x_t); putting the average into the formula of the step is not (Gourevitch et
+al., arXiv:2605.22765). Walked through in notebook 06.
 """
 
 from __future__ import annotations
@@ -30,11 +34,16 @@ from ..noise import Generators, corrupt, posterior, rand_rows
 from .toy_world.world import World
 
 STEPS, DRAWS = 256, 4
-Denoiser = Callable[[Tensor, Tensor], Tensor]  # canvas [B, C], its noise level [B] -> p(x_0 | x_t) [B, C, V]
+# canvas [B, C], its noise level [B] -> p(x_0 | x_t) [B, C, V]
+Denoiser = Callable[[Tensor, Tensor], Tensor]
 
 
 def step_cost(
-    x_t: Int[Tensor, "b c"], x_0: Int[Tensor, "b c"], p_x0: Float[Tensor, "b c v"], t: Float[Tensor, "b"], s: Float[Tensor, "b"]
+    x_t: Int[Tensor, "b c"],
+    x_0: Int[Tensor, "b c"],
+    p_x0: Float[Tensor, "b c v"],
+    t: Float[Tensor, "b"],
+    s: Float[Tensor, "b"],
 ) -> Float[Tensor, "b c"]:
     """KL of the step that believes p_x0 from the one that knows x_0, nats, each position."""
     true = posterior(x_t, F.one_hot(x_0, p_x0.shape[-1]).to(p_x0.dtype), t, s)
@@ -44,35 +53,55 @@ def step_cost(
 
 @torch.no_grad()
 def bound(
-    denoiser: Denoiser, x_0: Int[Tensor, "b c"], vocab_size: int, *, steps: int = STEPS, draws: int = DRAWS,
+    denoiser: Denoiser,
+    x_0: Int[Tensor, "b c"],
+    vocab_size: int,
+    *,
+    steps: int = STEPS,
+    draws: int = DRAWS,
     generator: Generators = None,
-) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:  # fmt: skip
-    """(bound, denoising loss), [B] nats of a whole canvas: unbiased estimates from `draws` of the `steps` steps.
+) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
+    """(bound, denoising loss), [B] nats of a whole canvas: unbiased estimates from `draws` of the
+    `steps` steps.
 
-    The steps are drawn one from each of `draws` equal parts. The loss is that of training, summed over the positions: the
-    same belief, asked how likely the clean tokens are, without any weight.
+    The steps are drawn one from each of `draws` equal parts. The loss is that of training, summed
+    over the positions: the same belief, asked how likely the clean tokens are, without any weight.
     """
     check_integer("steps", steps, 1)
     check_integer("draws", draws, 1)
-    cost, loss = torch.zeros(len(x_0), dtype=torch.float64), torch.zeros(len(x_0), dtype=torch.float64)
+    cost, loss = (
+        torch.zeros(len(x_0), dtype=torch.float64),
+        torch.zeros(len(x_0), dtype=torch.float64),
+    )
     for k in range(draws):
-        u = rand_rows(lambda shape, g: torch.rand(shape, generator=g), (len(x_0), 1), generator)[:, 0].double()
-        n = ((k + u) * steps / draws).long().clamp(max=steps - 1)  # step n goes from (n + 1) / N to n / N
+        u = rand_rows(lambda shape, g: torch.rand(shape, generator=g), (len(x_0), 1), generator)[
+            :, 0
+        ].double()
+        # step n goes from (n + 1) / N to n / N
+        n = ((k + u) * steps / draws).long().clamp(max=steps - 1)
         t = (n + 1) / steps
         x_t, _ = corrupt(x_0.cpu(), t, vocab_size, generator)
         x_t = x_t.to(x_0.device)
         p_x0 = denoiser(x_t, t.to(x_0.device)).double()
-        cost += step_cost(x_t, x_0, p_x0, t.to(x_0.device), (n / steps).to(x_0.device)).sum(-1).cpu() * steps / draws
+        cost += (
+            step_cost(x_t, x_0, p_x0, t.to(x_0.device), (n / steps).to(x_0.device)).sum(-1).cpu()
+            * steps
+            / draws
+        )
         loss -= p_x0.gather(-1, x_0[..., None]).log().sum((-2, -1)).cpu() / draws
     return cost, loss
 
 
 def model_denoiser(model, cache, self_conditioning: bool = True) -> Denoiser:
-    """The decoder as a denoiser. It is not told the noise level. With self-conditioning it looks twice, as in training."""
+    """The decoder as a denoiser. It is not told the noise level. With self-conditioning it looks
+    twice, as in training.
+    """
 
     def believe(x_t: Tensor, t: Tensor) -> Tensor:
         logits = model.decode(x_t, cache)
-        return (model.decode(x_t, cache, logits) if self_conditioning else logits).double().softmax(-1)
+        return (
+            (model.decode(x_t, cache, logits) if self_conditioning else logits).double().softmax(-1)
+        )
 
     return believe
 
@@ -82,21 +111,31 @@ def world_denoiser(world: World, told: bool = True) -> Denoiser:
 
     def believe(x_t: Tensor, t: Tensor) -> Tensor:
         rows = zip(t.tolist(), world.number(x_t).tolist(), strict=True)
-        return torch.stack([world.belief(level if told else None)[number] for level, number in rows])
+        return torch.stack(
+            [world.belief(level if told else None)[number] for level, number in rows]
+        )
 
     return believe
 
 
 @torch.no_grad()
 def text_likelihood(
-    model, examples: Sequence, *, steps: int = STEPS, draws: int = DRAWS, self_conditioning: bool = True,
-    batch_size: int = 32, seed: int = 0,
-) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Bits per token of each answer's first canvas: the bound, the autoregressive mode's exact number, their difference.
+    model,
+    examples: Sequence,
+    *,
+    steps: int = STEPS,
+    draws: int = DRAWS,
+    self_conditioning: bool = True,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> dict[str, dict[str, float]]:
+    """Bits per token of each answer's first canvas: the bound, the autoregressive mode's exact
+    number, their difference.
 
-    Both are asked for the same tokens: the answer and its end token, or its first C tokens. A canvas is longer: the bound
-    pays for the fill of end tokens too and is divided by the tokens that were asked for, so it stays a bound. The denoising
-    loss beside them is per position of the canvas, fill included. 95% intervals over examples.
+    Both are asked for the same tokens: the answer and its end token, or its first C tokens. A
+    canvas is longer: the bound pays for the fill of end tokens too and is divided by the tokens
+    that were asked for, so it stays a bound. The denoising loss beside them is per position of the
+    canvas, fill included. 95% intervals over examples.
     """
     if not examples:
         raise ValueError("examples: is empty, takes at least one example")
@@ -106,7 +145,9 @@ def text_likelihood(
         some = examples[i : i + batch_size]
         laid = [lay_out(e, c, eos)[0][: len(e.prompt) + c] for e in some]  # prompt and first canvas
         if any(len(row) < len(e.prompt) + c for row, e in zip(laid, some, strict=True)):
-            raise ValueError("examples: one is cut inside its first canvas, takes complete ones or longer ones")
+            raise ValueError(
+                "examples: one is cut inside its first canvas, takes complete ones or longer ones"
+            )
         width = max(map(len, laid))
         ids = torch.tensor([row + [pad] * (width - len(row)) for row in laid], device=model.device)
         start = torch.tensor([len(e.prompt) for e in some], device=model.device)
@@ -114,41 +155,73 @@ def text_likelihood(
         hidden, cache = model.encode_hidden(ids)
         x_0 = ids.gather(1, start[:, None] + torch.arange(c, device=ids.device))
         generators = [example_generator(seed, 0, i + j) for j in range(len(some))]
-        nats, loss = bound(model_denoiser(model, cache.upto(start), self_conditioning), x_0, config.vocab_size,
-                           steps=steps, draws=draws, generator=generators)  # fmt: skip
-        each = F.cross_entropy(model.logits(hidden[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none").double()
+        nats, loss = bound(
+            model_denoiser(model, cache.upto(start), self_conditioning),
+            x_0,
+            config.vocab_size,
+            steps=steps,
+            draws=draws,
+            generator=generators,
+        )
+        each = F.cross_entropy(
+            model.logits(hidden[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none"
+        ).double()
         after = torch.arange(1, width, device=ids.device) - start[:, None]  # place in the answer
         exact = (each * ((after >= 0) & (after < asked.to(ids.device)[:, None]))).sum(-1).cpu()
-        rows.append(torch.stack([nats, exact, nats - exact, loss, asked.double(), torch.full_like(nats, c)]))
-    nats, exact, difference, loss, asked, positions = torch.cat(rows, 1) / torch.tensor([[math.log(2)]] * 4 + [[1.0]] * 2)
+        rows.append(
+            torch.stack([nats, exact, nats - exact, loss, asked.double(), torch.full_like(nats, c)])
+        )
+    nats, exact, difference, loss, asked, positions = torch.cat(rows, 1) / torch.tensor(
+        [[math.log(2)]] * 4 + [[1.0]] * 2
+    )
     return {
-        "bound": ratio(nats, asked), "autoregressive": ratio(exact, asked), "difference": ratio(difference, asked),
+        "bound": ratio(nats, asked),
+        "autoregressive": ratio(exact, asked),
+        "difference": ratio(difference, asked),
         "denoising_loss": ratio(loss, positions),
-    }  # fmt: skip
+    }
 
 
 def ratio(amounts: Tensor, counts: Tensor) -> dict[str, float]:
-    """{"n", "mean", "half_width"}: all amounts over all counts, with a 95% interval over the n rows (linearised)."""
+    """{"n", "mean", "half_width"}: all amounts over all counts, with a 95% interval over the n rows
+    (linearised).
+    """
     n, mean = len(amounts), float(amounts.sum() / counts.sum())
-    half = 1.96 * float((amounts - mean * counts).std()) * math.sqrt(n) / float(counts.sum()) if n > 1 else float("nan")
+    half = (
+        1.96 * float((amounts - mean * counts).std()) * math.sqrt(n) / float(counts.sum())
+        if n > 1
+        else float("nan")
+    )
     return {"n": n, "mean": mean, "half_width": half}
 
 
 def toy_bound(world: World, steps: int, beliefs: Callable[[float], Tensor] | None = None) -> float:
-    """The bound in a toy world without any drawing, nats per text, averaged over its texts. None: the exact belief, told t.
+    """The bound in a toy world without any drawing, nats per text, averaged over its texts. None:
+    the exact belief, told t.
 
     beliefs(t): what is believed in each of the S canvases, [S, C, V].
     """
     check_integer("steps", steps, 1)
     v, c, s = len(world.words), world.length, len(world.joint)
-    equal = (world.canvases[:, None] == world.canvases).sum(-1).double()  # [S, S] positions in which they agree
+    # [S, S] positions in which they agree
+    equal = (world.canvases[:, None] == world.canvases).sum(-1).double()
     total = 0.0
     for n in range(steps):
         t = (n + 1) / steps
-        reached = ((1 - t + t / v) ** equal * (t / v) ** (c - equal)) @ world.joint  # [S] probability of each canvas
+        # [S] probability of each canvas
+        reached = ((1 - t + t / v) ** equal * (t / v) ** (c - equal)) @ world.joint
         true, believed = world.belief(t), (beliefs or world.belief)(t)
-        levels = (torch.full((s,), t, dtype=torch.float64), torch.full((s,), n / steps, dtype=torch.float64))
+        levels = (
+            torch.full((s,), t, dtype=torch.float64),
+            torch.full((s,), n / steps, dtype=torch.float64),
+        )
         for word in range(v):  # the clean word at a position
-            cost = step_cost(world.canvases, torch.full_like(world.canvases, word), believed, *levels)
-            total += float((reached[:, None] * true[..., word] * torch.where(true[..., word] > 0, cost, 0.0)).sum())
+            cost = step_cost(
+                world.canvases, torch.full_like(world.canvases, word), believed, *levels
+            )
+            total += float(
+                (
+                    reached[:, None] * true[..., word] * torch.where(true[..., word] > 0, cost, 0.0)
+                ).sum()
+            )
     return total

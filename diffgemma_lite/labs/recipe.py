@@ -1,4 +1,5 @@
-"""Recipes: a JSON file that says which model, which data and how to train, so that a shipped checkpoint can be made again.
+"""Recipes: a JSON file that says which model, which data and how to train, so that a shipped
+checkpoint can be made again.
 
     python -m diffgemma_lite.labs.recipe train  assets/checkpoints/python-small/recipe.json runs/python-small   # hours; resumes
     python -m diffgemma_lite.labs.recipe finish assets/checkpoints/python-small/recipe.json runs/python-small   # evaluate, save
@@ -19,13 +20,13 @@ import torch
 from ..attention import flatten_scores
 from ..checks import check_device, from_object, read_object
 from ..config import Config
-from .evaluate import evaluate, sample_report
-from .python_text.evaluate import TextPlan, evaluate_text, infill_sizes
 from ..model import DiffusionGemma
-from .python_text.card import model_card
 from ..sampler import SamplerConfig
 from ..train import STATE, TrainConfig, train
 from ..train_state import read_state
+from .evaluate import evaluate, sample_report
+from .python_text.card import model_card
+from .python_text.evaluate import TextPlan, evaluate_text, infill_sizes
 
 HELD_OUT_EXAMPLES, SAMPLED_PROMPTS, TEXT_PLAN = 1000, 32, TextPlan()
 
@@ -35,12 +36,14 @@ OPTIONAL = ("about", "config", "kernels", "tokenizer", "flat_attention", "first"
 
 
 class Recipe:
-    """A parsed recipe.json, its tokenizer (in the same folder, or in the one it names) and its data.
+    """A parsed recipe.json, its tokenizer (in the same folder, or in the one it names) and its
+    data.
 
-    preset, config: the model. kernels: how it is computed (`set_kernels`). flat_attention: `attention.flatten_scores` before
-    training. data: kind, sizes and what is drawn. train: a TrainConfig. first: an earlier stage, as changes of data and train,
-    the step `until` which it goes, and perhaps a `first` of its own. generation: what generation_config.json will say.
-    text: changes of the TextPlan it is scored by.
+    preset, config: the model. kernels: how it is computed (`set_kernels`). flat_attention:
+    `attention.flatten_scores` before training. data: kind, sizes and what is drawn. train: a
+    TrainConfig. first: an earlier stage, as changes of data and train, the step `until` which it
+    goes, and perhaps a `first` of its own. generation: what generation_config.json will say. text:
+    changes of the TextPlan it is scored by.
     """
 
     def __init__(self, path: str | Path, plan: dict | None = None):
@@ -50,7 +53,9 @@ class Recipe:
         self.plan = read_object("recipe", path, NEEDED, OPTIONAL) if plan is None else plan
         self.training = from_object("train", TrainConfig, self.plan["train"])
         self.tokenizer = Tokenizer.load(self.path.parent / self.plan.get("tokenizer", "."))
-        self.config = Config.preset(self.plan["preset"], vocab_size=self.tokenizer.vocab_size, **self.plan.get("config", {}))
+        self.config = Config.preset(
+            self.plan["preset"], vocab_size=self.tokenizer.vocab_size, **self.plan.get("config", {})
+        )
         self.flat_attention = self.plan.get("flat_attention", False)
         if not isinstance(self.flat_attention, bool):
             raise ValueError(f"flat_attention: got {self.flat_attention!r}, takes true or false")
@@ -61,23 +66,33 @@ class Recipe:
         return flatten_scores(model) if self.flat_attention else model
 
     def first_stage(self) -> Recipe | None:
-        """The stage whose weights this training starts from: the same recipe with what "first" changes in data and train."""
+        """The stage whose weights this training starts from: the same recipe with what "first"
+        changes in data and train.
+        """
         if "first" not in self.plan:
             return None
         changes = self.plan["first"]
         unknown = sorted(set(changes) - {"about", "until", "data", "train", "first"})
         if unknown or "until" not in changes:
-            raise ValueError(f"first: got {', '.join(changes)}, takes until, and any of about, data, train, first")
+            raise ValueError(
+                f"first: got {', '.join(changes)}, takes until, and any of about, data, train, first"
+            )
         plan = {name: value for name, value in self.plan.items() if name != "first"}
         plan |= {part: plan[part] | changes.get(part, {}) for part in ("data", "train")}
-        stage = Recipe(self.path, plan | ({"first": changes["first"]} if "first" in changes else {}))
+        stage = Recipe(
+            self.path, plan | ({"first": changes["first"]} if "first" in changes else {})
+        )
         until, each, most = changes["until"], stage.training.log_every, stage.training.steps
         if not isinstance(until, int) or not 0 < until <= most or until % each:
-            raise ValueError(f"first.until: got {until!r}, takes a multiple of log_every = {each} from {each} to steps = {most}")
+            raise ValueError(
+                f"first.until: got {until!r}, takes a multiple of log_every = {each} from {each} to steps = {most}"
+            )
         return stage
 
     def earlier_stages(self) -> list[tuple[Recipe, str]]:
-        """(recipe, name of its log beside recipe.json) of each stage before the last one, the latest first."""
+        """(recipe, name of its log beside recipe.json) of each stage before the last one, the
+        latest first.
+        """
         stages: list[tuple[Recipe, str]] = []
         it = self
         while (it := it.first_stage()) is not None:
@@ -95,7 +110,13 @@ class Recipe:
 
         data = self.plan["data"]
         pairs = self._pairs(split, data)
-        return encode_examples(pairs, self.tokenizer, data["max_prompt"], self.config.canvas_length, data["max_canvases"])
+        return encode_examples(
+            pairs,
+            self.tokenizer,
+            data["max_prompt"],
+            self.config.canvas_length,
+            data["max_canvases"],
+        )
 
     def _pairs(self, split: str, data: dict) -> list:
         """Texts of one split, as encode_examples takes them."""
@@ -108,22 +129,44 @@ class Recipe:
 
             if split != "train":
                 return templates.records(split, HELD_OUT_EXAMPLES)
-            shares, seed = data.get("shares", dict.fromkeys(templates.FAMILIES, 1)), data.get("seed", 0)
-            if not shares or not set(shares) <= set(templates.FAMILIES) or not all(share > 0 for share in shares.values()):
-                raise ValueError(f"data.shares: got {shares}, takes numbers above 0 for some of {', '.join(templates.FAMILIES)}")
-            count = {family: int(data["records"] * share / sum(shares.values())) for family, share in shares.items()}
-            return [r for family in shares for r in templates.records(split, count[family], seed=seed, families=(family,))]
-        raise ValueError(f"data: {self.path} names kind {self.kind!r}, takes 'python' or 'templates'")
+            shares, seed = (
+                data.get("shares", dict.fromkeys(templates.FAMILIES, 1)),
+                data.get("seed", 0),
+            )
+            if (
+                not shares
+                or not set(shares) <= set(templates.FAMILIES)
+                or not all(share > 0 for share in shares.values())
+            ):
+                raise ValueError(
+                    f"data.shares: got {shares}, takes numbers above 0 for some of {', '.join(templates.FAMILIES)}"
+                )
+            count = {
+                family: int(data["records"] * share / sum(shares.values()))
+                for family, share in shares.items()
+            }
+            return [
+                r
+                for family in shares
+                for r in templates.records(split, count[family], seed=seed, families=(family,))
+            ]
+        raise ValueError(
+            f"data: {self.path} names kind {self.kind!r}, takes 'python' or 'templates'"
+        )
 
 
 def train_recipe(recipe: str | Path, out: str | Path, device: str = "cpu") -> None:
-    """Train to the end; if `out` holds a checkpoint, from there. An earlier stage, if there is one, in `out`/first."""
+    """Train to the end; if `out` holds a checkpoint, from there. An earlier stage, if there is one,
+    in `out`/first.
+    """
     it, device = Recipe(recipe), check_device("device", device)
     _train(it, it.new_model().to(device), Path(out), it.training.steps)
 
 
 def _train(it: Recipe, model: DiffusionGemma, out: Path, until: int) -> None:
-    """One stage up to step `until`, and before it, unless it has begun, what is missing of the stage it starts from."""
+    """One stage up to step `until`, and before it, unless it has begun, what is missing of the
+    stage it starts from.
+    """
     first = it.first_stage()
     if first is not None and not (out / STATE).exists():
         needed, state = it.plan["first"]["until"], out / "first" / STATE
@@ -131,7 +174,10 @@ def _train(it: Recipe, model: DiffusionGemma, out: Path, until: int) -> None:
             _train(first, first.new_model().to(model.device), out / "first", needed)
         load_weights(model, out / "first")
     examples = it.examples("train")
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(examples):,} examples", flush=True)
+    print(
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(examples):,} examples",
+        flush=True,
+    )
 
     def report(entry: dict) -> bool:
         print(json.dumps({k: round(v, 5) for k, v in entry.items()}), flush=True)
@@ -143,7 +189,9 @@ def _train(it: Recipe, model: DiffusionGemma, out: Path, until: int) -> None:
 def load_weights(model: DiffusionGemma, run: Path) -> dict[str, str]:
     """Fill the model with the weights of a run's checkpoint. Returns the checkpoint's metadata."""
     meta, stored = read_state(run / STATE)
-    model.load_state_dict({k.removeprefix("model."): t for k, t in stored.items() if k.startswith("model.")})
+    model.load_state_dict(
+        {k.removeprefix("model."): t for k, t in stored.items() if k.startswith("model.")}
+    )
     return meta
 
 
@@ -159,7 +207,9 @@ def read_log(path: Path) -> list[dict]:
 
 
 def trained_model(it: Recipe, out: Path) -> tuple[DiffusionGemma, dict[str, str]]:
-    """(model, the checkpoint's metadata) of a run: float32, rounded to bfloat16 as the weights will be stored."""
+    """(model, the checkpoint's metadata) of a run: float32, rounded to bfloat16 as the weights will
+    be stored.
+    """
     model = it.new_model()
     meta = load_weights(model, out)
     model.generation_defaults = it.plan["generation"]
@@ -167,18 +217,27 @@ def trained_model(it: Recipe, out: Path) -> tuple[DiffusionGemma, dict[str, str]
 
 
 def finish_recipe(recipe: str | Path, out: str | Path) -> None:
-    """Evaluate the trained weights on held-out modules and write model, log, scores and card beside the recipe."""
+    """Evaluate the trained weights on held-out modules and write model, log, scores and card beside
+    the recipe.
+    """
     it, out = _of_python(Recipe(recipe)), Path(out)
     model, meta = trained_model(it, out)
     folder, held_out = it.path.parent, it.examples("validation")
     every = max(1, len(held_out) // HELD_OUT_EXAMPLES)
-    prompts = [e.prompt for e in held_out[:: max(1, len(held_out) // SAMPLED_PROMPTS)]][:SAMPLED_PROMPTS]
+    prompts = [e.prompt for e in held_out[:: max(1, len(held_out) // SAMPLED_PROMPTS)]][
+        :SAMPLED_PROMPTS
+    ]
     scores = {"held_out": evaluate(model, held_out[::every])}
-    scores["sampling"] = sample_report(model, prompts, SamplerConfig.from_defaults(it.plan["generation"]))
+    scores["sampling"] = sample_report(
+        model, prompts, SamplerConfig.from_defaults(it.plan["generation"])
+    )
     scores["text"] = text_scores(it, model)
     if it.earlier_stages():
         scores["holes_before"] = holes_of_stages(it, out)
-    scores |= {"python": platform.python_version(), "run": {name: json.loads(meta[name]) for name in ("data", "starts")}}
+    scores |= {
+        "python": platform.python_version(),
+        "run": {name: json.loads(meta[name]) for name in ("data", "starts")},
+    }
     model.to(torch.bfloat16).save_pretrained(folder)
     copy_logs(it, out)
     if "tokenizer" in it.plan:
@@ -190,7 +249,9 @@ def finish_recipe(recipe: str | Path, out: str | Path) -> None:
 def _of_python(it: Recipe) -> Recipe:
     """The scores and the card of this file speak of Python."""
     if it.kind != "python":
-        raise ValueError(f"recipe: {it.path} has kind {it.kind!r}, takes 'python' (structured.finish scores records)")
+        raise ValueError(
+            f"recipe: {it.path} has kind {it.kind!r}, takes 'python' (structured.finish scores records)"
+        )
     return it
 
 
@@ -202,7 +263,9 @@ def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
 
 
 def holes_of_stages(it: Recipe, out: Path) -> list[dict]:
-    """{"steps", "infill"} of each stage before the last one, the first one first: the same holes as in the text scores."""
+    """{"steps", "infill"} of each stage before the last one, the first one first: the same holes as
+    in the text scores.
+    """
     corpus, plan = _test_texts(it)
     pairs, found = list(zip(corpus, it.examples("test"), strict=True)), []
     for depth, (stage, _) in enumerate(it.earlier_stages(), 1):
@@ -214,25 +277,43 @@ def holes_of_stages(it: Recipe, out: Path) -> list[dict]:
 def _test_texts(it: Recipe) -> tuple[list, TextPlan]:
     from .python_text.data import load_corpus
 
-    return load_corpus("test", tasks=it.plan["data"]["tasks"]), replace(TEXT_PLAN, **it.plan.get("text", {}))
+    return load_corpus("test", tasks=it.plan["data"]["tasks"]), replace(
+        TEXT_PLAN, **it.plan.get("text", {})
+    )
 
 
 def write_card(it: Recipe) -> None:
     """README.md beside the recipe, from the scores, the log and the weights that lie there."""
     folder = _of_python(it).path.parent
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    before = [(stage.training, read_log(folder / name), name) for stage, name in it.earlier_stages()]
-    card = model_card(folder.name, it.config, it.training, it.new_model(), scores, read_log(folder / "log.jsonl"), before,
-                      flat_attention=it.flat_attention)  # fmt: skip
+    before = [
+        (stage.training, read_log(folder / name), name) for stage, name in it.earlier_stages()
+    ]
+    card = model_card(
+        folder.name,
+        it.config,
+        it.training,
+        it.new_model(),
+        scores,
+        read_log(folder / "log.jsonl"),
+        before,
+        flat_attention=it.flat_attention,
+    )
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Train what a recipe.json describes, finish it, or write its card again.")
+    parser = argparse.ArgumentParser(
+        description="Train what a recipe.json describes, finish it, or write its card again."
+    )
     parser.add_argument("what", choices=("train", "finish", "card"))
     parser.add_argument("recipe")
-    parser.add_argument("out", nargs="?", help="folder of the checkpoint and the log; the card needs none")
-    parser.add_argument("--device", default="cpu", help="where to train, such as cuda (default: cpu)")
+    parser.add_argument(
+        "out", nargs="?", help="folder of the checkpoint and the log; the card needs none"
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="where to train, such as cuda (default: cpu)"
+    )
     given = parser.parse_args(arguments)
     if given.what == "card":
         write_card(Recipe(given.recipe))

@@ -1,4 +1,6 @@
-"""What a scores.json holds: shares with their intervals, in numbers and in words, and which weights they are about."""
+"""What a scores.json holds: shares with their intervals, in numbers and in words, and which weights
+they are about.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,20 @@ from typing import Any
 
 
 def share(hits: int, n: int) -> dict[str, float]:
-    """{"n", "share", "low", "high"}: a share with its 95% interval (Wilson's, which stays inside 0 to 1)."""
+    """{"n", "share", "low", "high"}: a share with its 95% interval (Wilson's, which stays inside 0
+    to 1).
+    """
     if not 0 <= hits <= n or n < 1:
         raise ValueError(f"hits, n: got {hits}, {n}, takes 0 <= hits <= n, n >= 1")
     z, p = 1.96, hits / n
     middle, scale = p + z * z / (2 * n), 1 + z * z / n
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return {"n": n, "share": p, "low": max(0.0, (middle - half) / scale), "high": min(1.0, (middle + half) / scale)}
+    return {
+        "n": n,
+        "share": p,
+        "low": max(0.0, (middle - half) / scale),
+        "high": min(1.0, (middle + half) / scale),
+    }
 
 
 def percent(x: dict, digits: int = 1) -> str:
@@ -28,14 +37,21 @@ def percent(x: dict, digits: int = 1) -> str:
 
 def named_weights(folder: Path) -> dict[str, str]:
     """Which weights a record is about: {"name", "sha256"}."""
-    return {"name": folder.name, "sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()}
+    return {
+        "name": folder.name,
+        "sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+    }
 
 
 def begun_scores(path: Path, base: Path) -> dict[str, Any]:
-    """What scores.json holds so far, or a new start. Errors: ValueError if it is about other weights."""
+    """What scores.json holds so far, or a new start. Errors: ValueError if it is about other
+    weights.
+    """
     weights = named_weights(base)
     scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if scores.get("base", weights) != weights:
-        raise ValueError(f"base: got other weights of {base.name} than {path} is about, takes the same; "
-                         "remove that file to start again")  # fmt: skip
+        raise ValueError(
+            f"base: got other weights of {base.name} than {path} is about, takes the same; "
+            "remove that file to start again"
+        )
     return {"base": weights} | scores

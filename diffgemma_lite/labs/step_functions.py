@@ -1,13 +1,15 @@
 """Other denoising steps with `denoise_step`'s signature, for `generate(..., step_function=...)`.
 
-How they differ from the entropy bound, which draws, accepts what it is sure of and renoises the rest:
+How they differ from the entropy bound, which draws, accepts what it is sure of and renoises the
+rest:
 
     posterior_step   goes back the way the noise came: every position draws from the exact posterior q(x_s | x_t, belief)
     jump_step        the same to first order: a position stays, or with probability dt/t jumps to a draw from the belief
     masked_step      absorbing-state decoding: fills in the surest masked positions and never touches them again
 
-All of them walk the noise levels t = 1 - n/N -> s = 1 - (n+1)/N. Sources: DiffusionGemma Technical Report,
-arXiv:2608.00146, the footnote on its step (jump), and arXiv:2505.24857 (which positions to unmask). See notebook 07.
+All of them walk the noise levels t = 1 - n/N -> s = 1 - (n+1)/N. Sources: DiffusionGemma Technical
+Report, arXiv:2608.00146, the footnote on its step (jump), and arXiv:2505.24857 (which positions to
+unmask). See notebook 07.
 """
 
 from __future__ import annotations
@@ -20,62 +22,111 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..noise import Generators, euler_step, posterior
-from ..sampler import SamplerConfig, Step, accept, draw_tokens, running, should_stop, temperature_at, token_entropy
+from ..sampler import (
+    SamplerConfig,
+    Step,
+    accept,
+    draw_tokens,
+    running,
+    should_stop,
+    temperature_at,
+    token_entropy,
+)
 
-Law = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (canvas, belief, t, s) -> distribution at level s [B, C, V]
+# (canvas, belief, t, s) -> distribution at level s [B, C, V]
+Law = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def posterior_step(
-    logits: Float[Tensor, "b c v"], canvas: Int[Tensor, "b c"], index: int, sampler: SamplerConfig, *,
-    previous: Sequence[Step] = (), generator: Generators = None, pinned: Bool[Tensor, "b c"] | None = None,
-    pinned_ids: Int[Tensor, "b c"] | None = None, ended: Bool[Tensor, "b"] | None = None,
-) -> Step:  # fmt: skip
-    """One step back along the exact reverse of uniform-state noise. Every draw is kept: `accepted` is True everywhere.
+    logits: Float[Tensor, "b c v"],
+    canvas: Int[Tensor, "b c"],
+    index: int,
+    sampler: SamplerConfig,
+    *,
+    previous: Sequence[Step] = (),
+    generator: Generators = None,
+    pinned: Bool[Tensor, "b c"] | None = None,
+    pinned_ids: Int[Tensor, "b c"] | None = None,
+    ended: Bool[Tensor, "b"] | None = None,
+) -> Step:
+    """One step back along the exact reverse of uniform-state noise. Every draw is kept: `accepted`
+    is True everywhere.
 
-    The entropy bound is not used; temperature, stop rule, pinned and finished rows work as in `denoise_step`.
+    The entropy bound is not used; temperature, stop rule, pinned and finished rows work as in
+    `denoise_step`.
     """
-    return _reverse(posterior, logits, canvas, index, sampler, previous, generator, pinned, pinned_ids, ended)
+    return _reverse(
+        posterior, logits, canvas, index, sampler, previous, generator, pinned, pinned_ids, ended
+    )
 
 
 def jump_step(
-    logits: Float[Tensor, "b c v"], canvas: Int[Tensor, "b c"], index: int, sampler: SamplerConfig, *,
-    previous: Sequence[Step] = (), generator: Generators = None, pinned: Bool[Tensor, "b c"] | None = None,
-    pinned_ids: Int[Tensor, "b c"] | None = None, ended: Bool[Tensor, "b"] | None = None,
-) -> Step:  # fmt: skip
-    """`posterior_step` to first order in dt = 1/N (the report's Euler step): stay, or jump to a draw from the belief."""
+    logits: Float[Tensor, "b c v"],
+    canvas: Int[Tensor, "b c"],
+    index: int,
+    sampler: SamplerConfig,
+    *,
+    previous: Sequence[Step] = (),
+    generator: Generators = None,
+    pinned: Bool[Tensor, "b c"] | None = None,
+    pinned_ids: Int[Tensor, "b c"] | None = None,
+    ended: Bool[Tensor, "b"] | None = None,
+) -> Step:
+    """`posterior_step` to first order in dt = 1/N (the report's Euler step): stay, or jump to a
+    draw from the belief.
+    """
 
     def law(x_t, belief, t, s):
         return euler_step(x_t, belief, t, t - s)
 
-    return _reverse(law, logits, canvas, index, sampler, previous, generator, pinned, pinned_ids, ended)
+    return _reverse(
+        law, logits, canvas, index, sampler, previous, generator, pinned, pinned_ids, ended
+    )
 
 
 def masked_step(
-    logits: Float[Tensor, "b c v"], canvas: Int[Tensor, "b c"], index: int, sampler: SamplerConfig, *, mask_id: int,
-    previous: Sequence[Step] = (), generator: Generators = None, pinned: Bool[Tensor, "b c"] | None = None,
-    pinned_ids: Int[Tensor, "b c"] | None = None, ended: Bool[Tensor, "b"] | None = None,
-) -> Step:  # fmt: skip
-    """Draw tokens for the surest masked positions (see `unmask`) and freeze them; everything else stays a mask.
+    logits: Float[Tensor, "b c v"],
+    canvas: Int[Tensor, "b c"],
+    index: int,
+    sampler: SamplerConfig,
+    *,
+    mask_id: int,
+    previous: Sequence[Step] = (),
+    generator: Generators = None,
+    pinned: Bool[Tensor, "b c"] | None = None,
+    pinned_ids: Int[Tensor, "b c"] | None = None,
+    ended: Bool[Tensor, "b"] | None = None,
+) -> Step:
+    """Draw tokens for the surest masked positions (see `unmask`) and freeze them; everything else
+    stays a mask.
 
-    Pass it as functools.partial(masked_step, mask_id=...), with initial_canvas=torch.full((B, C), mask_id): what is no mask
-    counts as written. `argmax` is what would be committed now, `finished` means that no mask is left. The model must have
-    learnt what a mask is. Errors: ValueError when the first canvas holds no mask or mask_id is no id.
+    Pass it as functools.partial(masked_step, mask_id=...), with initial_canvas=torch.full((B, C),
+    mask_id): what is no mask counts as written. `argmax` is what would be committed now, `finished`
+    means that no mask is left. The model must have learnt what a mask is. Errors: ValueError when
+    the first canvas holds no mask or mask_id is no id.
     """
     if not 0 <= mask_id < logits.shape[-1]:
         raise ValueError(f"mask_id: got {mask_id}, takes an id from 0 to {logits.shape[-1] - 1}")
     masked = canvas == mask_id if pinned is None else (canvas == mask_id) & ~pinned
     if index == 0 and not bool(masked.any()):
-        raise ValueError(f"canvas: holds no mask (id {mask_id}), takes initial_canvas=torch.full((B, C), {mask_id})")
+        raise ValueError(
+            f"canvas: holds no mask (id {mask_id}), takes initial_canvas=torch.full((B, C), {mask_id})"
+        )
     done = _done(canvas, previous, ended)
     tau = temperature_at(index, sampler)
-    scaled = (logits / tau).index_fill(-1, torch.tensor([mask_id], device=logits.device), -torch.inf)  # never drawn
+    # never drawn
+    scaled = (logits / tau).index_fill(
+        -1, torch.tensor([mask_id], device=logits.device), -torch.inf
+    )
     sampled = draw_tokens(scaled, running(generator, done), sampler.draw)
     entropy = token_entropy(scaled)
     accepted = unmask(entropy, masked, index, sampler)
     next_canvas = torch.where(accepted, sampled, canvas)
     guess = torch.where(masked & ~accepted, scaled.argmax(-1), next_canvas)
     no, fixed = torch.zeros_like(masked), torch.zeros_like(masked) if pinned is None else pinned
-    step = Step(index, tau, canvas, scaled, sampled, guess, entropy, accepted, no, fixed, done, next_canvas)
+    step = Step(
+        index, tau, canvas, scaled, sampled, guess, entropy, accepted, no, fixed, done, next_canvas
+    )
     step = _held(step, previous, done, pinned_ids)
     left = (step.next_canvas == mask_id) & ~step.pinned
     return replace(step, finished=done | ~left.any(-1))
@@ -84,8 +135,10 @@ def masked_step(
 def unmask(
     entropy: Float[Tensor, "b c"], masked: Bool[Tensor, "b c"], index: int, sampler: SamplerConfig
 ) -> Bool[Tensor, "b c"]:
-    """Which masked positions to fill in: those the entropy bound allows, and at least as many, surest first, as keep the
-    schedule: after step n at most C (1 - (n+1)/N) masks are left, after the last none. Bool [B, C]."""
+    """Which masked positions to fill in: those the entropy bound allows, and at least as many,
+    surest first, as keep the schedule: after step n at most C (1 - (n+1)/N) masks are left, after
+    the last none. Bool [B, C].
+    """
     n, c = sampler.max_denoising_steps, masked.shape[-1]
     may_stay = c * (n - 1 - index) // n
     due = (masked.sum(-1, keepdim=True) - may_stay).clamp(min=0)
@@ -94,43 +147,74 @@ def unmask(
 
 
 def _reverse(
-    law: Law, logits: Tensor, canvas: Tensor, index: int, sampler: SamplerConfig, previous: Sequence[Step],
-    generator: Generators, pinned: Tensor | None, pinned_ids: Tensor | None, ended: Tensor | None,
-) -> Step:  # fmt: skip
+    law: Law,
+    logits: Tensor,
+    canvas: Tensor,
+    index: int,
+    sampler: SamplerConfig,
+    previous: Sequence[Step],
+    generator: Generators,
+    pinned: Tensor | None,
+    pinned_ids: Tensor | None,
+    ended: Tensor | None,
+) -> Step:
     """Every position draws its next token from `law`."""
     n, done = sampler.max_denoising_steps, _done(canvas, previous, ended)
     tau = temperature_at(index, sampler)
     scaled = logits / tau
-    t, s = (torch.full((len(canvas),), 1 - i / n, device=canvas.device, dtype=scaled.dtype) for i in (index, index + 1))
+    t, s = (
+        torch.full((len(canvas),), 1 - i / n, device=canvas.device, dtype=scaled.dtype)
+        for i in (index, index + 1)
+    )
     chances = law(canvas, scaled.softmax(-1), t, s)
     sampled = draw_tokens(chances.clamp(min=0).log(), running(generator, done), sampler.draw)
     no = torch.zeros_like(canvas, dtype=torch.bool)
-    fixed, entropy, best = no if pinned is None else pinned, token_entropy(scaled), scaled.argmax(-1)
-    step = Step(index, tau, canvas, scaled, sampled, best, entropy, ~fixed, no, fixed, done, sampled)
+    fixed, entropy, best = (
+        no if pinned is None else pinned,
+        token_entropy(scaled),
+        scaled.argmax(-1),
+    )
+    step = Step(
+        index, tau, canvas, scaled, sampled, best, entropy, ~fixed, no, fixed, done, sampled
+    )
     step = _held(step, previous, done, pinned_ids)
-    history = torch.stack([p.argmax for p in previous]) if previous else step.argmax.new_empty(0, *canvas.shape)
-    return replace(step, finished=done | should_stop(step.argmax, history, step.entropy, sampler, pinned))
+    history = (
+        torch.stack([p.argmax for p in previous])
+        if previous
+        else step.argmax.new_empty(0, *canvas.shape)
+    )
+    return replace(
+        step, finished=done | should_stop(step.argmax, history, step.entropy, sampler, pinned)
+    )
 
 
 def _done(canvas: Tensor, previous: Sequence[Step], ended: Tensor | None) -> Tensor:
     """[B]: rows that have nothing left to do."""
     if previous:
         return previous[-1].finished
-    return torch.zeros(len(canvas), dtype=torch.bool, device=canvas.device) if ended is None else ended
+    return (
+        torch.zeros(len(canvas), dtype=torch.bool, device=canvas.device) if ended is None else ended
+    )
 
 
 def _held(step: Step, previous: Sequence[Step], done: Tensor, pinned_ids: Tensor | None) -> Step:
     """The step with pinned ids put back and finished rows as they were; then `revised` is known."""
     argmax, next_canvas, rows = step.argmax, step.next_canvas, done[:, None]
     if pinned_ids is not None:
-        argmax, next_canvas = (torch.where(step.pinned, pinned_ids, x) for x in (argmax, next_canvas))
+        argmax, next_canvas = (
+            torch.where(step.pinned, pinned_ids, x) for x in (argmax, next_canvas)
+        )
     next_canvas = torch.where(rows, step.canvas, next_canvas)
     if not previous:
         return replace(step, argmax=argmax, next_canvas=next_canvas)
     last = previous[-1]
     argmax = torch.where(rows, last.argmax, argmax)
     return replace(
-        step, argmax=argmax, next_canvas=next_canvas, revised=argmax != last.argmax,
+        step,
+        argmax=argmax,
+        next_canvas=next_canvas,
+        revised=argmax != last.argmax,
         scaled_logits=torch.where(rows[..., None], last.scaled_logits, step.scaled_logits),
-        entropy=torch.where(rows, last.entropy, step.entropy), accepted=torch.where(rows, last.accepted, step.accepted),
-    )  # fmt: skip
+        entropy=torch.where(rows, last.entropy, step.entropy),
+        accepted=torch.where(rows, last.accepted, step.accepted),
+    )

@@ -3,9 +3,10 @@
     python -m diffgemma_lite.measure record --out assets/recordings/my-laptop.json
     python -m diffgemma_lite.measure replay assets/recordings/my-laptop.json
 
-Against a benchmark script: work is cut into small points that are saved one by one, so that a run that ends early (time,
-interrupt, no memory) loses nothing; the same command goes on where it ended. A section takes at most `--limit` seconds a
-run (8 minutes if not said). Walked through in notebooks 01 and 11.
+Against a benchmark script: work is cut into small points that are saved one by one, so that a run
+that ends early (time, interrupt, no memory) loses nothing; the same command goes on where it ended.
+A section takes at most `--limit` seconds a run (8 minutes if not said). Walked through in notebooks
+01 and 11.
 
 sections    the list of what is measured, point by point
 run         record: measures what a file does not hold yet
@@ -23,8 +24,17 @@ from __future__ import annotations
 from .recording import Recording, recordings
 from .replay import report
 from .run import record
-from .sections import MODELS, SECTIONS, Points, answer_points, bandwidth_points, breakdown_points
-from .sections import peak_points, published_points, step_points
+from .sections import (
+    MODELS,
+    SECTIONS,
+    Points,
+    answer_points,
+    bandwidth_points,
+    breakdown_points,
+    peak_points,
+    published_points,
+    step_points,
+)
 
 __all__ = [
     "MODELS", "SECTIONS", "Points", "Recording", "answer_points", "bandwidth_points", "breakdown_points", "peak_points",

@@ -1,8 +1,10 @@
-"""What a device really does: how fast it moves bytes, how fast it multiplies, how long a piece of work takes.
+"""What a device really does: how fast it moves bytes, how fast it multiplies, how long a piece of
+work takes.
 
-Against a stopwatch around one call: work is warmed up, waited for (a GPU returns before it is done), repeated, and given as
-median and quartiles. The same code runs on CUDA and on a CPU, and on Apple's MPS as far as torch goes there, where nobody
-has tested it yet. Walked through in notebook 01.
+Against a stopwatch around one call: work is warmed up, waited for (a GPU returns before it is
+done), repeated, and given as median and quartiles. The same code runs on CUDA and on a CPU, and on
+Apple's MPS as far as torch goes there, where nobody has tested it yet. Walked through in notebook
+01.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ from typing import Any
 import torch
 
 Work = Callable[[], Any]
-MATRIX_DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "tf32", "bfloat16", "float8_e4m3fn"),
-                 "mps": ("float32", "bfloat16")}  # fmt: skip
+MATRIX_DTYPES = {
+    "cpu": ("float32", "bfloat16"),
+    "cuda": ("float32", "tf32", "bfloat16", "float8_e4m3fn"),
+    "mps": ("float32", "bfloat16"),
+}
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, over `repeats` calls. low and high are the quartiles, so half of the calls lie between them."""
+    """Seconds of one call, over `repeats` calls. low and high are the quartiles, so half of the
+    calls lie between them.
+    """
 
     median: float
     low: float
@@ -44,12 +51,22 @@ def synchronize(device: torch.device) -> None:
 
 
 def timed(
-    work: Work, device: torch.device, *, seconds: float = 0.5, least: int = 5, most: int = 200, warm: int = 2
+    work: Work,
+    device: torch.device,
+    *,
+    seconds: float = 0.5,
+    least: int = 5,
+    most: int = 200,
+    warm: int = 2,
 ) -> Timing:
-    """Call `work` for about `seconds` (but `least` to `most` times) after `warm` calls that do not count."""
+    """Call `work` for about `seconds` (but `least` to `most` times) after `warm` calls that do not
+    count.
+    """
     for name, value in (("least", least), ("most", most)):
         if not isinstance(value, int) or value < 2:
-            raise ValueError(f"{name}: got {value!r}, takes an integer of at least 2, so that there is a spread")
+            raise ValueError(
+                f"{name}: got {value!r}, takes an integer of at least 2, so that there is a spread"
+            )
     for _ in range(warm):
         work()
     synchronize(device)
@@ -64,7 +81,8 @@ def timed(
     return Timing(median, low, high, min(taken), len(taken))
 
 
-# ---- moving bytes ------------------------------------------------------------------------------------------------------
+# ---- moving bytes
+# ------------------------------------------------------------------------------------------------------
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -79,13 +97,17 @@ def cache_bytes(device: torch.device) -> int:
 
 
 def beyond_cache(device: torch.device) -> int:
-    """Bytes of a buffer that no cache holds: eight times the largest one, at least 256 MB (2 GB on a GPU)."""
+    """Bytes of a buffer that no cache holds: eight times the largest one, at least 256 MB (2 GB on
+    a GPU).
+    """
     return max(8 * cache_bytes(device), 2**31 if device.type == "cuda" else 2**28)
 
 
 def moving(what: str, nbytes: int, device: torch.device) -> tuple[Work, int]:
-    """A piece of work that moves bytes, and how many: "copy" reads and writes a buffer of `nbytes` / 2, "read" multiplies a
-    float32 matrix of `nbytes` by a vector, which is what a step for one token does with every weight."""
+    """A piece of work that moves bytes, and how many: "copy" reads and writes a buffer of `nbytes`
+    / 2, "read" multiplies a float32 matrix of `nbytes` by a vector, which is what a step for one
+    token does with every weight.
+    """
     if what == "copy":
         source = torch.ones(nbytes // 8, device=device)
         target = torch.empty_like(source)
@@ -98,7 +120,9 @@ def moving(what: str, nbytes: int, device: torch.device) -> tuple[Work, int]:
     raise ValueError(f"what: got {what!r}, takes 'copy' or 'read'")
 
 
-def bandwidth(what: str, nbytes: int, device: torch.device, *, seconds: float = 0.5) -> dict[str, Any]:
+def bandwidth(
+    what: str, nbytes: int, device: torch.device, *, seconds: float = 0.5
+) -> dict[str, Any]:
     """Bytes per second of `moving`: {"rate", "bytes", "timing"}."""
     work, moved = moving(what, nbytes, device)
     with torch.inference_mode():
@@ -106,13 +130,18 @@ def bandwidth(what: str, nbytes: int, device: torch.device, *, seconds: float = 
     return {"rate": moved / timing.median, "bytes": moved, "timing": timing.to_json()}
 
 
-# ---- multiplying -------------------------------------------------------------------------------------------------------
+# ---- multiplying
+# -------------------------------------------------------------------------------------------------------
 
 
-def matmul_peak(dtype: str, n: int, device: torch.device, *, seconds: float = 0.5) -> dict[str, Any]:
-    """FLOPs per second of a dense [n, n] x [n, n] product: {"rate", "timing"}. Dense, never the sparse figure.
+def matmul_peak(
+    dtype: str, n: int, device: torch.device, *, seconds: float = 0.5
+) -> dict[str, Any]:
+    """FLOPs per second of a dense [n, n] x [n, n] product: {"rate", "timing"}. Dense, never the
+    sparse figure.
 
-    dtype: "float32" (true float32, no shorter products inside), "tf32", "bfloat16" or "float8_e4m3fn".
+    dtype: "float32" (true float32, no shorter products inside), "tf32", "bfloat16" or
+    "float8_e4m3fn".
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
@@ -136,13 +165,14 @@ def _product(dtype: str, n: int, device: torch.device) -> Work:
     return lambda: torch.mm(a, b, out=out)
 
 
-# ---- memory ------------------------------------------------------------------------------------------------------------
+# ---- memory
+# ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def high_water(device: torch.device) -> Iterator[dict[str, int]]:
-    """Fills in {"bytes": ...}: on a GPU the most that tensors took while the block ran, on Linux the most resident memory of
-    the whole process; left empty where neither can be asked."""
+    """Fills in {"bytes": ...}: on a GPU the most that tensors took while the block ran, on Linux
+    the most resident memory of the whole process; left empty where neither can be asked."""
     seen: dict[str, int] = {}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

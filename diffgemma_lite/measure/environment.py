@@ -1,6 +1,8 @@
-"""The environment check of notebook 00: is this the right Python, are the packages there, will widgets show?
+"""The environment check of notebook 00: is this the right Python, are the packages there, will
+widgets show?
 
-Its output is what belongs in a bug report. It needs nothing but the standard library to say what is missing.
+Its output is what belongs in a bug report. It needs nothing but the standard library to say what is
+missing.
 """
 
 from __future__ import annotations
@@ -12,8 +14,20 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "einops", "jaxtyping", "jupyterlab", "ipywidgets",
-          "anywidget", "plotly", "numpy", "tqdm")  # fmt: skip
+NEEDED = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "einops",
+    "jaxtyping",
+    "jupyterlab",
+    "ipywidgets",
+    "anywidget",
+    "plotly",
+    "numpy",
+    "tqdm",
+)
 FIX = "uv run jupyter lab notebooks/00_start_here.ipynb"
 EXTENSIONS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "ipywidgets"}
 
@@ -27,20 +41,28 @@ def version(package: str) -> str | None:
 
 
 def environment_of(executable: str | Path) -> Path:
-    """The virtual environment a Python was started from, else the program itself: two environments may share one program."""
+    """The virtual environment a Python was started from, else the program itself: two environments
+    may share one program.
+    """
     folder = Path(executable).parent
     found = [place for place in (folder.parent, folder) if (place / "pyvenv.cfg").exists()]
     return (found[0] if found else Path(executable)).resolve()
 
 
 def server_python() -> str | None:
-    """The Python that serves this notebook as it was called, where the system lets us see it (Linux); None elsewhere."""
+    """The Python that serves this notebook as it was called, where the system lets us see it
+    (Linux); None elsewhere.
+    """
     parent = os.environ.get("JPY_PARENT_PID")
     try:
         process = Path(f"/proc/{int(parent or '')}")
         called = os.fsdecode((process / "cmdline").read_bytes().split(b"\0")[0])
         if os.sep not in called:  # found in the server's own PATH
-            variables = dict(v.split(b"=", 1) for v in (process / "environ").read_bytes().split(b"\0") if b"=" in v)
+            variables = dict(
+                v.split(b"=", 1)
+                for v in (process / "environ").read_bytes().split(b"\0")
+                if b"=" in v
+            )
             called = shutil.which(called, path=os.fsdecode(variables.get(b"PATH", b""))) or ""
         elif not os.path.isabs(called):
             called = str((process / "cwd").resolve(strict=True) / called)
@@ -61,16 +83,22 @@ def problems() -> list[str]:
     for extension, package in EXTENSIONS.items():
         places = [Path(sys.prefix) / "share" / "jupyter" / "labextensions" / extension]
         if package not in missing and not any(p.exists() for p in places):
-            found.append(f"{package} is installed without its JupyterLab part ({extension}); widgets would stay blank")
+            found.append(
+                f"{package} is installed without its JupyterLab part ({extension}); widgets would stay blank"
+            )
     server = server_python()
     if server is not None and environment_of(server) != environment_of(sys.executable):
-        found.append(f"JupyterLab runs in another Python ({server}) than this kernel; widgets need their packages in both")
+        found.append(
+            f"JupyterLab runs in another Python ({server}) than this kernel; widgets need their packages in both"
+        )
     return found
 
 
 def check() -> bool:
     """Print versions, device and what is wrong, if anything. Returns True when all is well."""
-    print(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores")
+    print(
+        f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    )
     print(", ".join(f"{package} {version(package) or 'MISSING'}" for package in NEEDED))
     if version("torch"):
         import torch

@@ -1,6 +1,8 @@
-"""Where a measurement comes from: device, driver, clocks, versions, code and how busy the machine was.
+"""Where a measurement comes from: device, driver, clocks, versions, code and how busy the machine
+was.
 
-Nothing here names a folder or a user of the machine. What cannot be asked is said to be unknown, never guessed.
+Nothing here names a folder or a user of the machine. What cannot be asked is said to be unknown,
+never guessed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Any
 
 import torch
 
-from .environment import version
 from .device import cache_bytes
+from .environment import version
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "transformers", "numpy", "triton")
@@ -34,36 +36,58 @@ def describe(device: torch.device) -> dict[str, Any]:
     """What `recording.DEVICE` lists."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        name, cores, memory = properties.name, properties.multi_processor_count, properties.total_memory
+        name, cores, memory = (
+            properties.name,
+            properties.multi_processor_count,
+            properties.total_memory,
+        )
     else:
         name, cores, memory = _cpu_name(), os.cpu_count() or 1, _memory_bytes()
         name = f"{name} (MPS)" if device.type == "mps" else name
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return {"name": name, "kind": device.type, "cores": cores, "memory_bytes": memory, "cache_bytes": cache_bytes(device),
-            "system": system}  # fmt: skip
+    return {
+        "name": name,
+        "kind": device.type,
+        "cores": cores,
+        "memory_bytes": memory,
+        "cache_bytes": cache_bytes(device),
+        "system": system,
+    }
 
 
 def file_name(device: dict[str, Any]) -> str:
-    """"AMD EPYC" with 2 cores -> "amd-epyc-2-cores"."""
+    """ "AMD EPYC" with 2 cores -> "amd-epyc-2-cores"."""
     words = re.sub(r"[^a-z0-9]+", "-", device["name"].lower()).strip("-")
     return f"{words}-{device['cores']}-cores" if device["kind"] == "cpu" else words
 
 
 def run_provenance(device: torch.device, command: str) -> dict[str, Any]:
-    """What `recording.PROVENANCE` lists, as it is now. `load` gets its second number when the run ends (`load_now`)."""
+    """What `recording.PROVENANCE` lists, as it is now. `load` gets its second number when the run
+    ends (`load_now`).
+    """
     revision, changed = code_revision()
-    versions = {"python": platform.python_version()} | {p: v for p in PACKAGES if (v := version(p)) is not None}
+    versions = {"python": platform.python_version()} | {
+        p: v for p in PACKAGES if (v := version(p)) is not None
+    }
     if device.type == "cuda":
         versions["cuda"] = str(torch.version.cuda)
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "command": command, "revision": revision,
-        "changed": changed, "versions": versions, "driver": driver(device), "clocks": clocks(device), "load": load_now(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": command,
+        "revision": revision,
+        "changed": changed,
+        "versions": versions,
+        "driver": driver(device),
+        "clocks": clocks(device),
+        "load": load_now(),
         "threads": torch.get_num_threads(),
-    }  # fmt: skip
+    }
 
 
 def load_now() -> list[float]:
-    """The load average of the last minute: how many processes wanted to run. Empty where the system has none."""
+    """The load average of the last minute: how many processes wanted to run. Empty where the system
+    has none.
+    """
     return [round(os.getloadavg()[0], 2)] if hasattr(os, "getloadavg") else []
 
 
@@ -76,7 +100,14 @@ def driver(device: torch.device) -> str:
 def clocks(device: torch.device) -> dict[str, Any]:
     """MHz now and at most, as far as the system tells."""
     if device.type == "cuda":
-        return _nvidia("clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "persistence_mode", "mig.mode.current")
+        return _nvidia(
+            "clocks.sm",
+            "clocks.max.sm",
+            "clocks.mem",
+            "power.limit",
+            "persistence_mode",
+            "mig.mode.current",
+        )
     cpuinfo = _read("/proc/cpuinfo")
     now = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([\d.]+)", cpuinfo, re.MULTILINE)]
     most = _read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip()
@@ -85,7 +116,9 @@ def clocks(device: torch.device) -> dict[str, Any]:
 
 
 def code_revision() -> tuple[str, list[str]]:
-    """The commit of this code and the files that differ from it; ("unknown", []) where git does not say."""
+    """The commit of this code and the files that differ from it; ("unknown", []) where git does not
+    say.
+    """
     commit = _run("git", "-C", str(ROOT), "rev-parse", "HEAD").strip()
     if not commit:
         return "unknown", []
@@ -94,13 +127,21 @@ def code_revision() -> tuple[str, list[str]]:
 
 
 def _nvidia(*fields: str) -> dict[str, str]:
-    answer = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader").splitlines()
-    return dict(zip(fields, (value.strip() for value in answer[0].split(",")), strict=False)) if answer else {}
+    answer = _run(
+        "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"
+    ).splitlines()
+    return (
+        dict(zip(fields, (value.strip() for value in answer[0].split(",")), strict=False))
+        if answer
+        else {}
+    )
 
 
 def _run(*command: str) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -1,9 +1,11 @@
-"""The race: one set of weights writes the answer to one prompt twice, a token at a time and by canvas, and both are timed.
+"""The race: one set of weights writes the answer to one prompt twice, a token at a time and by
+canvas, and both are timed.
 
-Against two benchmarks put side by side: the model, the prompt, the machine and the session are the same, every token and
-every denoising step carries its own time stamp, and what counts is tokens that are kept (PITFALLS: not canvas work). Bytes
-are not measured but computed by `step_cost` for each pass, with the number of experts the pass really touched.
-Drawn by `view.race_view`. Walked through in notebooks 01, 08 and 11.
+Against two benchmarks put side by side: the model, the prompt, the machine and the session are the
+same, every token and every denoising step carries its own time stamp, and what counts is tokens
+that are kept (PITFALLS: not canvas work). Bytes are not measured but computed by `step_cost` for
+each pass, with the number of experts the pass really touched. Drawn by `view.race_view`. Walked
+through in notebooks 01, 08 and 11.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..generation import generate, generate_autoregressive
 from ..cost.ops import step_cost
+from ..generation import generate, generate_autoregressive
 from ..sampler import SamplerConfig
 from ..trace import read_json, write_json
 
@@ -31,9 +33,11 @@ KINDS = ("weights", "cache", "activations")
 
 @dataclass(frozen=True)
 class Lane:
-    """One way of writing. An event is a token, or a denoising step; lists have one entry an event unless noted.
+    """One way of writing. An event is a token, or a denoising step; lists have one entry an event
+    unless noted.
 
-    Passes and bytes count everything that had run by then: the prompt's pass, and the passes that commit a canvas.
+    Passes and bytes count everything that had run by then: the prompt's pass, and the passes that
+    commit a canvas.
     """
 
     name: str
@@ -84,20 +88,36 @@ class RaceRecord:
     def load(cls, path: str | Path) -> RaceRecord:
         data = read_json(path, FORMAT, VERSION)
         texts = {int(i): text for i, text in data["texts"].items()}
-        return cls(Lane(**data["autoregressive"]), Lane(**data["canvas"]), data["prompt"], texts, data["meta"])
+        return cls(
+            Lane(**data["autoregressive"]),
+            Lane(**data["canvas"]),
+            data["prompt"],
+            texts,
+            data["meta"],
+        )
 
 
 def race_record(
-    model, ids: Int[Tensor, "1 s"], sampler: SamplerConfig = SamplerConfig(), *, max_new_tokens: int = 256,
-    eos_token_id: int | list[int] | None = None, temperature: float = 0.0, seed: int = 0, repeats: int = 3,
-    texts: Callable[[int], str] | Mapping[int, str] | None = None, meta: dict | None = None,
+    model,
+    ids: Int[Tensor, "1 s"],
+    sampler: SamplerConfig = SamplerConfig(),
+    *,
+    max_new_tokens: int = 256,
+    eos_token_id: int | list[int] | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    repeats: int = 3,
+    texts: Callable[[int], str] | Mapping[int, str] | None = None,
+    meta: dict | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> RaceRecord:  # fmt: skip
-    """Write the answer to ids [1, S] both ways, `repeats` times each, in turn, after one run that warms up and counts experts.
+) -> RaceRecord:
+    """Write the answer to ids [1, S] both ways, `repeats` times each, in turn, after one run that
+    warms up and counts experts.
 
-    sampler: of the canvas; temperature: of the tokens, 0 is greedy. Every run of a lane starts from the same seed, so it
-    writes the same tokens. clock gives seconds. Bytes: the weights', cache's and activations' precision is the model's.
-    Errors: ValueError for more than one row or repeats below 1, and what `generate` refuses.
+    sampler: of the canvas; temperature: of the tokens, 0 is greedy. Every run of a lane starts from
+    the same seed, so it writes the same tokens. clock gives seconds. Bytes: the weights', cache's
+    and activations' precision is the model's. Errors: ValueError for more than one row or repeats
+    below 1, and what `generate` refuses.
     """
     if len(ids) != 1:
         raise ValueError(f"ids: got {len(ids)} rows, takes one prompt [1, S]")
@@ -108,12 +128,25 @@ def race_record(
     def run(canvas: bool):
         events, generator = [], torch.Generator(device=model.device).manual_seed(seed)
         start = clock()
-        if canvas:  # the callback runs after the step's own synchronisation, so the stamp is the step's end
-            out = generate(model, ids, sampler, generator=generator, **common,
-                           on_step=lambda s: events.append((clock() - start, s.argmax, s.accepted)))  # fmt: skip
+        # the callback runs after the step's own synchronisation, so the stamp is the step's end
+        if canvas:
+            out = generate(
+                model,
+                ids,
+                sampler,
+                generator=generator,
+                **common,
+                on_step=lambda s: events.append((clock() - start, s.argmax, s.accepted)),
+            )
         else:
-            out = generate_autoregressive(model, ids, temperature=temperature, generator=generator, **common,
-                                          on_token=lambda t: events.append((clock() - start, t)))  # fmt: skip
+            out = generate_autoregressive(
+                model,
+                ids,
+                temperature=temperature,
+                generator=generator,
+                **common,
+                on_token=lambda t: events.append((clock() - start, t)),
+            )
         return out, events
 
     touched, timed = {}, {False: [], True: []}
@@ -123,7 +156,10 @@ def race_record(
     for _ in range(repeats):
         for canvas in (False, True):
             timed[canvas].append(run(canvas))
-    one, many = (_lane(model, ids.shape[1], timed[canvas], touched[canvas], canvas) for canvas in (False, True))
+    one, many = (
+        _lane(model, ids.shape[1], timed[canvas], touched[canvas], canvas)
+        for canvas in (False, True)
+    )
     meta = machine(model) | {"seed": seed, "sampler": asdict(sampler)} | (meta or {})
     record = RaceRecord(one, many, ids[0].tolist(), {}, meta)
     if texts is not None:
@@ -133,7 +169,9 @@ def race_record(
 
 @contextmanager
 def experts_touched(model) -> Iterator[list[float]]:
-    """One number for every pass that runs inside: how many different experts it touched, the mean over the layers."""
+    """One number for every pass that runs inside: how many different experts it touched, the mean
+    over the layers.
+    """
     counts: list[int] = []
     passes: list[float] = []
 
@@ -152,10 +190,15 @@ def experts_touched(model) -> Iterator[list[float]]:
 
 
 def _passes(model, prompt: int, out, canvas: bool) -> tuple[list[dict], list[bool]]:
-    """What `step_cost` is asked for each pass of the run, in order, and whether an event follows that pass."""
+    """What `step_cost` is asked for each pass of the run, in order, and whether an event follows
+    that pass.
+    """
     if not canvas:
         first = dict(prefix=0, queries=prompt, mode="autoregressive")
-        rest = [dict(prefix=prompt + n, queries=1, mode="autoregressive") for n in range(out.metrics["forwards"] - 1)]
+        rest = [
+            dict(prefix=prompt + n, queries=1, mode="autoregressive")
+            for n in range(out.metrics["forwards"] - 1)
+        ]
         return [first, *rest], [True] * (len(rest) + 1)
     passes, events, c = [], [], model.config.canvas_length
     for k, (steps,) in enumerate(out.steps):
@@ -175,26 +218,48 @@ def _lane(model, prompt: int, timed: list, touched: list[float], canvas: bool) -
         raise RuntimeError(f"runs from one seed differ: {len(touched)} passes, then {len(passes)}")
     size, moved, so_far, counts = model.dtype.itemsize, dict.fromkeys(KINDS, 0.0), [], []
     for n, (asked, experts) in enumerate(zip(passes, touched, strict=True)):
-        ops = step_cost(model.config, **asked, experts=experts, weight_bytes=size, kv_bytes=size, activation_bytes=size)
-        for kind, name in zip(KINDS, ("bytes_weights", "bytes_kv", "bytes_activations"), strict=True):
+        ops = step_cost(
+            model.config,
+            **asked,
+            experts=experts,
+            weight_bytes=size,
+            kv_bytes=size,
+            activation_bytes=size,
+        )
+        for kind, name in zip(
+            KINDS, ("bytes_weights", "bytes_kv", "bytes_activations"), strict=True
+        ):
             moved[kind] += sum(getattr(op, name) for op in ops)
         if is_event[n]:
             so_far.append(dict(moved))
             counts.append(n + 1)
     tokens, c = out.tokens[0, : int(out.lengths[0])].tolist(), model.config.canvas_length
-    which = [k for k, (steps,) in enumerate(out.steps) for _ in range(steps)] if canvas else [0] * len(events)
+    which = (
+        [k for k, (steps,) in enumerate(out.steps) for _ in range(steps)]
+        if canvas
+        else [0] * len(events)
+    )
     ends = [n + 1 == len(which) or which[n + 1] > k for n, k in enumerate(which)]
     kept = [min(len(tokens), c * (k + end)) for k, end in zip(which, ends, strict=True)]
     return Lane(
-        name="by canvas" if canvas else "one token at a time", seconds=[e[0] for e in events],
-        ids=[e[1].flatten().tolist() for e in events], accepted=[e[2][0].tolist() if canvas else [] for e in events],
-        canvas=which, kept=kept if canvas else list(range(1, len(events) + 1)), passes=counts, bytes=so_far, tokens=tokens,
-        runs=[events[-1][0] for _, events in timed], stop=out.stop_reason[0],
-    )  # fmt: skip
+        name="by canvas" if canvas else "one token at a time",
+        seconds=[e[0] for e in events],
+        ids=[e[1].flatten().tolist() for e in events],
+        accepted=[e[2][0].tolist() if canvas else [] for e in events],
+        canvas=which,
+        kept=kept if canvas else list(range(1, len(events) + 1)),
+        passes=counts,
+        bytes=so_far,
+        tokens=tokens,
+        runs=[events[-1][0] for _, events in timed],
+        stop=out.stop_reason[0],
+    )
 
 
 def _texts(record: RaceRecord, texts: Callable[[int], str] | Mapping[int, str]) -> dict[int, str]:
-    ids = {i for lane in record.lanes for row in (*lane.ids, lane.tokens) for i in row} | set(record.prompt)
+    ids = {i for lane in record.lanes for row in (*lane.ids, lane.tokens) for i in row} | set(
+        record.prompt
+    )
     text_of = texts.get if isinstance(texts, Mapping) else texts
     return {i: text_of(i) or "" for i in sorted(ids)}
 
@@ -204,9 +269,13 @@ def machine(model) -> dict:
     cuda = model.device.type == "cuda"
     device = torch.cuda.get_device_name(model.device) if cuda else _processor()
     return {
-        "device": device, "threads": torch.get_num_threads(), "dtype": str(model.dtype).removeprefix("torch."),
-        "torch": torch.__version__, "python": platform.python_version(), "date": date.today().isoformat(),
-    }  # fmt: skip
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": date.today().isoformat(),
+    }
 
 
 def _processor() -> str:

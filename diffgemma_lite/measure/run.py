@@ -1,4 +1,6 @@
-"""Measures the points that a recording does not hold yet, and saves after each. Walked through in notebooks 01 and 11."""
+"""Measures the points that a recording does not hold yet, and saves after each. Walked through in
+notebooks 01 and 11.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,34 @@ from .sections import SECTIONS, Points
 
 
 def record(
-    out: str | Path | None = None, *, sections: Iterable[str] | None = None, device: torch.device | str | None = None,
-    seconds: float = 0.5, limit: float = 480, retry: bool = False, command: str = "measure.record(...)",
-    say: Callable[[str], Any] = print, points: dict[str, Points] | None = None,
-) -> Recording:  # fmt: skip
+    out: str | Path | None = None,
+    *,
+    sections: Iterable[str] | None = None,
+    device: torch.device | str | None = None,
+    seconds: float = 0.5,
+    limit: float = 480,
+    retry: bool = False,
+    command: str = "measure.record(...)",
+    say: Callable[[str], Any] = print,
+    points: dict[str, Points] | None = None,
+) -> Recording:
     """Measure what is not yet in `out` (None: in memory only) and return the recording.
 
-    sections: names of SECTIONS, None for all. seconds: about how long a point is repeated. limit: seconds a section may
-    take in this run; what is left over is done by the next. retry: also the points that failed before. points: other points
-    for some sections (a shorter list, say).
-    Errors: ValueError for an unknown section, or when `out` holds another device; a point that fails is recorded as failed.
+    sections: names of SECTIONS, None for all. seconds: about how long a point is repeated. limit:
+    seconds a section may take in this run; what is left over is done by the next. retry: also the
+    points that failed before. points: other points for some sections (a shorter list, say). Errors:
+    ValueError for an unknown section, or when `out` holds another device; a point that fails is
+    recorded as failed.
     """
-    chosen, target = list(SECTIONS) if sections is None else list(sections), torch.device(device or default_device())
+    chosen, target = (
+        list(SECTIONS) if sections is None else list(sections),
+        torch.device(device or default_device()),
+    )
     unknown = set(chosen) - set(SECTIONS)
     if unknown:
-        raise ValueError(f"sections: got {', '.join(sorted(unknown))}, takes some of {', '.join(SECTIONS)}")
+        raise ValueError(
+            f"sections: got {', '.join(sorted(unknown))}, takes some of {', '.join(SECTIONS)}"
+        )
     recording = _opened(out, describe(target))
     recording.runs.append(run_provenance(target, command))
     before = len(recording.runs[-1]["load"])
@@ -59,7 +74,9 @@ def _opened(out: str | Path | None, device: dict[str, Any]) -> Recording:
     for name in ("name", "kind", "cores"):
         if recording.device[name] != device[name]:
             was = recording.device[name]
-            raise ValueError(f"out: {out} was measured on {was}, this is {device[name]}; takes another file")
+            raise ValueError(
+                f"out: {out} was measured on {was}, this is {device[name]}; takes another file"
+            )
     return recording
 
 
@@ -70,4 +87,6 @@ def _tried(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except Exception as error:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        return {"failed": f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"}
+        return {
+            "failed": f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        }

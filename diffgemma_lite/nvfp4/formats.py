@@ -1,7 +1,8 @@
 """Other ways to spend four (or eight) bits, to compare NVFP4 with: MXFP4, INT4 in groups, FP8.
 
-Against NVFP4: MXFP4 has the same codes, but a block of 32 and a scale that is a power of two, so the largest weight of a
-block can be cut off (up to 8 becomes 6) or leave the top codes unused. INT4 has evenly spaced codes and a bfloat16 scale for
+Against NVFP4: MXFP4 has the same codes, but a block of 32 and a scale that is a power of two, so
+the largest weight of a block can be cut off (up to 8 becomes 6) or leave the top codes unused. INT4
+has evenly spaced codes and a bfloat16 scale for
 32 weights, 4.5 bits like NVFP4. FP8 keeps eight bits a weight and one scale a row. Walked through in notebook 10.
 """
 
@@ -22,7 +23,9 @@ from .tensor import BLOCK, E4M3_MAX, check_weight, quantize
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
-    """A weight in another format: codes in the weight's shape, scales, and the numbers they stand for (float32)."""
+    """A weight in another format: codes in the weight's shape, scales, and the numbers they stand
+    for (float32).
+    """
 
     codes: Tensor
     scale: Tensor  # one a block (or a row)
@@ -41,10 +44,15 @@ def _bits(w: Tensor, codes: int, scale: Tensor, scale_bits: int, block: int) -> 
     return (codes * padded + scale_bits * scale.numel()) / w.numel()
 
 
-def mxfp4(w: Float[Tensor, "..."], *, block: int = 32, rounding: str = "nearest", generator=None) -> Rounded:
-    """E2M1 codes, one power of two (E8M0) for 32 weights: the largest power that is at most max |w|, over 4 (OCP MX 1.0)."""
+def mxfp4(
+    w: Float[Tensor, "..."], *, block: int = 32, rounding: str = "nearest", generator=None
+) -> Rounded:
+    """E2M1 codes, one power of two (E8M0) for 32 weights: the largest power that is at most max
+    |w|, over 4 (OCP MX 1.0).
+    """
     blocks = _blocks(w, block)
-    exponent = (torch.frexp(blocks.abs().amax(-1)).exponent - 3).clamp(-127, 127)  # frexp: max in [0.5, 1) * 2**exponent
+    # frexp: max in [0.5, 1) * 2**exponent
+    exponent = (torch.frexp(blocks.abs().amax(-1)).exponent - 3).clamp(-127, 127)
     exponent = torch.where(blocks.abs().amax(-1) == 0, 0, exponent)
     scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
     codes = round_to_codes(blocks / scale[..., None], rounding, generator)
@@ -62,9 +70,11 @@ def int4(w: Float[Tensor, "..."], *, block: int = 32) -> Rounded:
     codes = (blocks / scale[..., None]).round().clamp(-7, 7)
     values = codes * scale[..., None]
     return Rounded(
-        codes.to(torch.int8).flatten(-2)[..., : w.shape[-1]], stored, values.flatten(-2)[..., : w.shape[-1]],
+        codes.to(torch.int8).flatten(-2)[..., : w.shape[-1]],
+        stored,
+        values.flatten(-2)[..., : w.shape[-1]],
         _bits(w, 4, stored, 16, block),
-    )  # fmt: skip
+    )
 
 
 def fp8(w: Float[Tensor, "..."]) -> Rounded:
@@ -76,13 +86,20 @@ def fp8(w: Float[Tensor, "..."]) -> Rounded:
     return Rounded(codes, scale, codes.float() * scale, _bits(w, 8, scale, 32, 1))
 
 
-def nvfp4(w: Float[Tensor, "..."], *, block: int = BLOCK, stacked: bool = False, **knobs) -> Rounded:
+def nvfp4(
+    w: Float[Tensor, "..."], *, block: int = BLOCK, stacked: bool = False, **knobs
+) -> Rounded:
     """`quantize` in the form of the others; its knobs are those of `quantize`."""
     q = quantize(w, block=block, stacked=stacked, **knobs)
     return Rounded(q.codes, q.block_scale, q.dequantize(torch.float32), 8 * q.nbytes / w.numel())
 
 
-FORMATS: dict[str, Callable[..., Rounded]] = {"nvfp4": nvfp4, "mxfp4": mxfp4, "int4": int4, "fp8": fp8}
+FORMATS: dict[str, Callable[..., Rounded]] = {
+    "nvfp4": nvfp4,
+    "mxfp4": mxfp4,
+    "int4": int4,
+    "fp8": fp8,
+}
 
 
 def round_trip(w: Float[Tensor, "..."], format: str = "nvfp4", **knobs) -> Float[Tensor, "..."]:
@@ -93,6 +110,11 @@ def round_trip(w: Float[Tensor, "..."], format: str = "nvfp4", **knobs) -> Float
 
 
 def snr_db(w: Float[Tensor, "..."], rounded: Float[Tensor, "..."]) -> float:
-    """Signal-to-noise ratio in decibels: 10 log10 of the power of w over the power of what rounding changed."""
-    signal, noise = w.double().pow(2).sum().item(), (w.double() - rounded.double()).pow(2).sum().item()
+    """Signal-to-noise ratio in decibels: 10 log10 of the power of w over the power of what rounding
+    changed.
+    """
+    signal, noise = (
+        w.double().pow(2).sum().item(),
+        (w.double() - rounded.double()).pow(2).sum().item(),
+    )
     return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal > 0 else -math.inf

@@ -1,8 +1,9 @@
 """Layers that hold NVFP4 instead of floats: linear, experts, embedding.
 
-Against a linear layer: the weight is three buffers of packed bytes and scales, turned into floats anew at each call, and the
-input may be rounded to NVFP4 too, as hardware does it: block scales from the input itself, the tensor scale calibrated
-before. This is a simulation: the numbers are those of four bits, the products are float. Walked through in notebook 10.
+Against a linear layer: the weight is three buffers of packed bytes and scales, turned into floats
+anew at each call, and the input may be rounded to NVFP4 too, as hardware does it: block scales from
+the input itself, the tensor scale calibrated before. This is a simulation: the numbers are those of
+four bits, the products are float. Walked through in notebook 10.
 """
 
 from __future__ import annotations
@@ -20,18 +21,24 @@ from .tensor import NVFP4Tensor, quantize
 
 
 class PackedWeight(nn.Module):
-    """One NVFP4Tensor as buffers. They move between devices and never change their type; `dtype` is what they unpack to."""
+    """One NVFP4Tensor as buffers. They move between devices and never change their type; `dtype` is
+    what they unpack to.
+    """
 
     def __init__(self, q: NVFP4Tensor, input_scale: Tensor | None = None):
         super().__init__()
         for name in ("packed", "block_scale", "tensor_scale"):
             self.register_buffer(name, getattr(q, name))
-        self.register_buffer("input_scale", None if input_scale is None else input_scale.float().reshape(-1).clone())
+        self.register_buffer(
+            "input_scale", None if input_scale is None else input_scale.float().reshape(-1).clone()
+        )
         self.shape, self.dtype, self.block = q.shape, q.dtype, q.block
 
     @property
     def q(self) -> NVFP4Tensor:
-        return NVFP4Tensor(self.packed, self.block_scale, self.tensor_scale, self.shape, self.dtype, self.block)
+        return NVFP4Tensor(
+            self.packed, self.block_scale, self.tensor_scale, self.shape, self.dtype, self.block
+        )
 
     def _apply(self, fn: Callable, recurse: bool = True):
         # .to(bfloat16) would round the scales: show it bytes, which it only moves
@@ -42,15 +49,21 @@ class PackedWeight(nn.Module):
 
 
 class NVFP4Linear(PackedWeight):
-    """x [..., input] -> [..., output], any rank and stride. With an input_scale the input is rounded to NVFP4 as well."""
+    """x [..., input] -> [..., output], any rank and stride. With an input_scale the input is
+    rounded to NVFP4 as well.
+    """
 
-    def __init__(self, q: NVFP4Tensor, input_scale: Tensor | None = None, bias: Tensor | None = None):
+    def __init__(
+        self, q: NVFP4Tensor, input_scale: Tensor | None = None, bias: Tensor | None = None
+    ):
         super().__init__(q, input_scale)
         self.out_features, self.in_features = q.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, input_scale: Tensor | None = None, **knobs) -> NVFP4Linear:
+    def from_linear(
+        cls, linear: nn.Linear, input_scale: Tensor | None = None, **knobs
+    ) -> NVFP4Linear:
         """knobs: those of `quantize`."""
         if not isinstance(linear, nn.Linear):
             raise ValueError(f"linear: got {type(linear).__name__}, takes an nn.Linear")
@@ -73,7 +86,9 @@ class NVFP4Linear(PackedWeight):
 
 
 class NVFP4Experts(Experts):
-    """Experts with gate, up and down packed apart, so that each of the 3 E matrices has a tensor scale of its own."""
+    """Experts with gate, up and down packed apart, so that each of the 3 E matrices has a tensor
+    scale of its own.
+    """
 
     def __init__(self, gate: PackedWeight, up: PackedWeight, down: PackedWeight):
         nn.Module.__init__(self)
@@ -81,12 +96,20 @@ class NVFP4Experts(Experts):
         self.gate, self.up, self.down = gate, up, down
 
     @classmethod
-    def from_experts(cls, experts: Experts, scales: tuple[Tensor, Tensor] | None = None, **knobs) -> NVFP4Experts:
-        """scales: input scales [E] of gate and up together, and of down; None leaves the inputs float."""
+    def from_experts(
+        cls, experts: Experts, scales: tuple[Tensor, Tensor] | None = None, **knobs
+    ) -> NVFP4Experts:
+        """scales: input scales [E] of gate and up together, and of down; None leaves the inputs
+        float.
+        """
         before, between = scales or (None, None)
         gate, up = experts.gate_up_proj.detach().chunk(2, dim=1)
-        packed = [quantize(w, stacked=True, **knobs) for w in (gate, up, experts.down_proj.detach())]
-        made = cls(*(PackedWeight(q, s) for q, s in zip(packed, (before, before, between), strict=True)))
+        packed = [
+            quantize(w, stacked=True, **knobs) for w in (gate, up, experts.down_proj.detach())
+        ]
+        made = cls(
+            *(PackedWeight(q, s) for q, s in zip(packed, (before, before, between), strict=True))
+        )
         made.path = experts.path
         return made
 
@@ -108,14 +131,21 @@ class NVFP4Experts(Experts):
     def loop(
         self, x: Float[Tensor, "t d"], weights: Float[Tensor, "t k"], index: Int[Tensor, "t k"]
     ) -> Float[Tensor, "t d"]:
-        """One expert after another, unpacked when its turn comes; never more than one of them is float."""
+        """One expert after another, unpacked when its turn comes; never more than one of them is
+        float.
+        """
         out = torch.zeros_like(x)
         for expert in index.unique().tolist():
             slot, token = torch.where(index.T == expert)
             rows = self._input(x[token], self.gate, expert)
-            gate, up = (F.linear(rows, w.q[expert].dequantize(x.dtype)) for w in (self.gate, self.up))
+            gate, up = (
+                F.linear(rows, w.q[expert].dequantize(x.dtype)) for w in (self.gate, self.up)
+            )
             inner = self._input(F.gelu(gate, approximate="tanh") * up, self.down, expert)
-            y = F.linear(inner, self.down.q[expert].dequantize(x.dtype)) * weights[token, slot, None]
+            y = (
+                F.linear(inner, self.down.q[expert].dequantize(x.dtype))
+                * weights[token, slot, None]
+            )
             out = out.index_add(0, token, y.to(out.dtype))
         return out
 
@@ -141,7 +171,8 @@ PACKED = (NVFP4Linear, NVFP4Experts, NVFP4Embedding)
 
 
 def rounded_input(x: Float[Tensor, "*rows i"], input_scale: Tensor) -> Float[Tensor, "*rows i"]:
-    """The input as NVFP4 hardware sees it: block scales from x, tensor scale as calibrated; what is larger saturates.
+    """The input as NVFP4 hardware sees it: block scales from x, tensor scale as calibrated; what is
+    larger saturates.
 
     The gradient is that of x itself (straight through).
     """

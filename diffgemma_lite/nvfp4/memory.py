@@ -1,8 +1,10 @@
-"""The size of a checkpoint by arithmetic: bytes of each part as it is stored, the cache beside it, what fits where.
+"""The size of a checkpoint by arithmetic: bytes of each part as it is stored, the cache beside it,
+what fits where.
 
-Against "25B at four bits is 12.6 GB": a four-bit weight is 4.5 bits with its block scale, and the public checkpoints leave
-attention, embedding and the vision part in bfloat16, so the total depends on which parts are packed. Nothing is allocated.
-Walked through in notebook 10; the published totals are held against it in the tests, each within 0.5%.
+Against "25B at four bits is 12.6 GB": a four-bit weight is 4.5 bits with its block scale, and the
+public checkpoints leave attention, embedding and the vision part in bfloat16, so the total depends
+on which parts are packed. Nothing is allocated. Walked through in notebook 10; the published totals
+are held against it in the tests, each within 0.5%.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ from ..cost import parameters
 from ..cost.hardware import Sourced
 from .tensor import BLOCK
 
-# The vision tower and its projection are not built here. The report rounds; the safetensors index leaves 0.573e9 for them.
+# The vision tower and its projection are not built here. The report rounds; the safetensors index
+# leaves 0.573e9 for them.
 VISION = Sourced(550e6, "arXiv:2608.00146, table 1: vision 550M")
 KINDS = ("bf16", "fp8", "nvfp4")
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How a checkpoint stores each part ("bf16" where nothing is said), and what it is published to weigh."""
+    """How a checkpoint stores each part ("bf16" where nothing is said), and what it is published to
+    weigh.
+    """
 
     source: str
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -54,10 +59,18 @@ CARDS = {
 def matrix_shapes(config: Config) -> dict[str, list[tuple[int, int, int]]]:
     """[(how many, rows, input width)] of the matrices of each part."""
     c = config
-    d, layers, f, i = c.hidden_size, c.num_hidden_layers, c.intermediate_size, c.moe_intermediate_size
+    d, layers, f, i = (
+        c.hidden_size,
+        c.num_hidden_layers,
+        c.intermediate_size,
+        c.moe_intermediate_size,
+    )
     attention = []
     for layer in range(layers):
-        query, key = c.num_attention_heads * c.head_width(layer), c.kv_heads(layer) * c.head_width(layer)
+        query, key = (
+            c.num_attention_heads * c.head_width(layer),
+            c.kv_heads(layer) * c.head_width(layer),
+        )
         attention += [(1, query, d), (2 if c.is_sliding(layer) else 1, key, d), (1, d, query)]
     return {
         "experts": [(2 * layers * c.num_experts, i, d), (layers * c.num_experts, d, i)],
@@ -70,35 +83,54 @@ def matrix_shapes(config: Config) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def matrix_bytes(kind: str, rows: int, width: int) -> float:
-    """One matrix: weights and their scales. NVFP4: codes, block scales, a tensor and an input scale. FP8: bfloat16 a row."""
+    """One matrix: weights and their scales. NVFP4: codes, block scales, a tensor and an input
+    scale. FP8: bfloat16 a row.
+    """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, takes one of {', '.join(KINDS)}")
     blocks = -(-width // BLOCK)
-    return {"bf16": 2 * rows * width, "fp8": rows * width + 2 * rows, "nvfp4": rows * blocks * (BLOCK / 2 + 1) + 8}[kind]
+    return {
+        "bf16": 2 * rows * width,
+        "fp8": rows * width + 2 * rows,
+        "nvfp4": rows * blocks * (BLOCK / 2 + 1) + 8,
+    }[kind]
 
 
-def checkpoint_bytes(config: Config, parts: Mapping[str, str] | None = None, *, vision: float = 0.0) -> dict[str, float]:
-    """{part: bytes}, parts as in `parameters`, and "vision" for that many parameters in bfloat16. parts: {part: kind}."""
+def checkpoint_bytes(
+    config: Config, parts: Mapping[str, str] | None = None, *, vision: float = 0.0
+) -> dict[str, float]:
+    """{part: bytes}, parts as in `parameters`, and "vision" for that many parameters in bfloat16.
+    parts: {part: kind}.
+    """
     parts, shapes = dict(parts or {}), matrix_shapes(config)
     if set(parts) - set(shapes):
-        raise ValueError(f"parts: got {', '.join(sorted(set(parts) - set(shapes)))}, takes some of {', '.join(shapes)}")
+        raise ValueError(
+            f"parts: got {', '.join(sorted(set(parts) - set(shapes)))}, takes some of {', '.join(shapes)}"
+        )
     sizes = {}
     for part, count in parameters(config).items():
         held = shapes.get(part, [])
         vectors = count - sum(n * rows * width for n, rows, width in held)  # scales and norms
-        sizes[part] = 2.0 * vectors + sum(n * matrix_bytes(parts.get(part, "bf16"), r, w) for n, r, w in held)
+        sizes[part] = 2.0 * vectors + sum(
+            n * matrix_bytes(parts.get(part, "bf16"), r, w) for n, r, w in held
+        )
     return sizes | ({"vision": 2.0 * vision} if vision else {})
 
 
 def cache_bytes(config: Config, context: int, *, kv_bytes: float = 2.0, batch: int = 1) -> float:
-    """Keys and values of `context` tokens. Sliding layers hold no more than their window, as serving engines do.
+    """Keys and values of `context` tokens. Sliding layers hold no more than their window, as
+    serving engines do.
 
     (`KVCache` here is dense: it holds all of it on every layer.)
     """
     if context < 0 or batch < 1:
-        raise ValueError(f"context: got {context!r} for a batch of {batch!r}, takes at least 0 tokens and 1 row")
+        raise ValueError(
+            f"context: got {context!r} for a batch of {batch!r}, takes at least 0 tokens and 1 row"
+        )
     layers = range(config.num_hidden_layers)
-    held = [min(context, config.sliding_window) if config.is_sliding(i) else context for i in layers]
+    held = [
+        min(context, config.sliding_window) if config.is_sliding(i) else context for i in layers
+    ]
     pairs = [2 * config.kv_heads(i) * config.head_width(i) for i in layers]
     return batch * kv_bytes * sum(n * pair for n, pair in zip(held, pairs, strict=True))
 
@@ -108,13 +140,21 @@ def step_bytes(config: Config, batch: int = 1) -> float:
     return 4.0 * batch * config.canvas_length * config.vocab_size
 
 
-def room(config: Config, storage: str, context: int, *, kv_bytes: float = 2.0, batch: int = 1) -> dict[str, float]:
-    """{card: bytes left} for the published weights with vision, the cache and one array of logits; below 0 it does not fit.
+def room(
+    config: Config, storage: str, context: int, *, kv_bytes: float = 2.0, batch: int = 1
+) -> dict[str, float]:
+    """{card: bytes left} for the published weights with vision, the cache and one array of logits;
+    below 0 it does not fit.
 
-    Real engines need more (other activations, workspace, fragmentation): a small number left is no promise.
+    Real engines need more (other activations, workspace, fragmentation): a small number left is no
+    promise.
     """
     if storage not in STORAGE:
         raise ValueError(f"storage: got {storage!r}, takes one of {', '.join(STORAGE)}")
     weights = sum(checkpoint_bytes(config, STORAGE[storage].parts, vision=VISION.value).values())
-    taken = weights + cache_bytes(config, context, kv_bytes=kv_bytes, batch=batch) + step_bytes(config, batch)
+    taken = (
+        weights
+        + cache_bytes(config, context, kv_bytes=kv_bytes, batch=batch)
+        + step_bytes(config, batch)
+    )
     return {card: memory.value - taken for card, memory in CARDS.items()}

@@ -1,7 +1,8 @@
-"""A whole model in NVFP4, part by part, without touching the float one; calibration of the inputs' tensor scales.
+"""A whole model in NVFP4, part by part, without touching the float one; calibration of the inputs'
+tensor scales.
 
-Against a load in four bits: the parts are chosen by name, as the public checkpoints differ in exactly that, and what is not
-chosen stays as it was. Walked through in notebook 10.
+Against a load in four bits: the parts are chosen by name, as the public checkpoints differ in
+exactly that, and what is not chosen stays as it was. Walked through in notebook 10.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ def part_of(name: str) -> str | None:
     words = name.split(".")
     if words[-1] == "experts" or name == "embed_tokens":
         return {"experts": "experts", "embed_tokens": "embedding"}[words[-1]]
-    holder = {"mlp": "dense_mlp", "self_attn": "attention", "router": "router", "self_conditioning": "self_conditioning"}
+    holder = {
+        "mlp": "dense_mlp",
+        "self_attn": "attention",
+        "router": "router",
+        "self_conditioning": "self_conditioning",
+    }
     return holder.get(words[-2]) if len(words) > 1 and words[-1].endswith("proj") else None
 
 
 def matrices(model: DiffusionGemma, parts: str | Iterable[str]) -> dict[str, nn.Module]:
-    """{name: module} of everything `parts` names that can be packed. parts: one of PARTS, some of them, or "everything"."""
+    """{name: module} of everything `parts` names that can be packed. parts: one of PARTS, some of
+    them, or "everything".
+    """
     asked = PARTS if parts == "everything" else (parts,) if isinstance(parts, str) else tuple(parts)
     if not asked or not set(asked) <= set(PARTS):
         raise ValueError(f"parts: got {parts!r}, takes 'everything' or some of {', '.join(PARTS)}")
@@ -44,30 +52,48 @@ def matrices(model: DiffusionGemma, parts: str | Iterable[str]) -> dict[str, nn.
     packed = [n for n, m in found.items() if isinstance(m, PACKED)]
     missing = [part for part in asked if part not in {part_of(n) for n in found}]
     if packed or missing:
-        got = f"{packed[0]} is in NVFP4 already" if packed else f"nothing found of {', '.join(missing)}"
-        raise ValueError(f"model: {got}, takes a float model with weights in all of {', '.join(asked)}")
+        got = (
+            f"{packed[0]} is in NVFP4 already"
+            if packed
+            else f"nothing found of {', '.join(missing)}"
+        )
+        raise ValueError(
+            f"model: {got}, takes a float model with weights in all of {', '.join(asked)}"
+        )
     return found
 
 
 def quantize_model(
-    model: DiffusionGemma, parts: str | Iterable[str] = "experts", *, input_scales: Mapping[str, Tensor] | None = None,
+    model: DiffusionGemma,
+    parts: str | Iterable[str] = "experts",
+    *,
+    input_scales: Mapping[str, Tensor] | None = None,
     **knobs,
-) -> DiffusionGemma:  # fmt: skip
-    """A copy of the model with `parts` in NVFP4; the model itself keeps its floats and shares nothing with the copy.
+) -> DiffusionGemma:
+    """A copy of the model with `parts` in NVFP4; the model itself keeps its floats and shares
+    nothing with the copy.
 
-    parts: "experts" is what the public checkpoint packs (facts: nvidia card); ("experts", "dense_mlp"), or "everything".
-    input_scales: what `calibrate` returns, to round the inputs too (the embedding's stay float); None rounds weights only.
-    knobs: those of `quantize`. Errors: ValueError for an unknown part, a model that is packed already, a missing scale.
+    parts: "experts" is what the public checkpoint packs (facts: nvidia card); ("experts",
+    "dense_mlp"), or "everything". input_scales: what `calibrate` returns, to round the inputs too
+    (the embedding's stay float); None rounds weights only. knobs: those of `quantize`. Errors:
+    ValueError for an unknown part, a model that is packed already, a missing scale.
     """
     found = matrices(model, parts)
     if input_scales is not None:
         wanted = {key for name, m in found.items() for key in _scale_names(name, m)}
         if wanted - set(input_scales):
-            raise ValueError(f"input_scales: lacks {', '.join(sorted(wanted - set(input_scales))[:3])}; see `calibrate`")
-    spared = {id(t): t for m in found.values() for t in m.parameters(recurse=False)}  # not copied: it is replaced
+            raise ValueError(
+                f"input_scales: lacks {', '.join(sorted(wanted - set(input_scales))[:3])}; see `calibrate`"
+            )
+    # not copied: it is replaced
+    spared = {id(t): t for m in found.values() for t in m.parameters(recurse=False)}
     made = copy.deepcopy(model, spared)
     for name, module in found.items():
-        scales = None if input_scales is None else tuple(input_scales[key] for key in _scale_names(name, module))
+        scales = (
+            None
+            if input_scales is None
+            else tuple(input_scales[key] for key in _scale_names(name, module))
+        )
         made.set_submodule(name, _packed(module, scales, knobs))
     return saves_packed(made)
 
@@ -76,7 +102,9 @@ def _packed(module: nn.Module, scales: tuple[Tensor, ...] | None, knobs: dict) -
     if isinstance(module, Experts):
         return NVFP4Experts.from_experts(module, scales, **knobs)
     if isinstance(module, ScaledEmbedding):
-        return NVFP4Embedding(PackedWeight(quantize(module.weight.detach(), **knobs)), module.padding_idx)
+        return NVFP4Embedding(
+            PackedWeight(quantize(module.weight.detach(), **knobs)), module.padding_idx
+        )
     return NVFP4Linear.from_linear(module, scales[0] if scales else None, **knobs)
 
 
@@ -86,8 +114,11 @@ def _scale_names(name: str, module: nn.Module) -> tuple[str, ...]:
     return () if isinstance(module, ScaledEmbedding) else (name,)
 
 
-def round_model(model: DiffusionGemma, parts: str | Iterable[str], format: str = "nvfp4", **knobs) -> DiffusionGemma:
-    """A float copy whose `parts` went once through a format of FORMATS: to compare formats, not to save memory.
+def round_model(
+    model: DiffusionGemma, parts: str | Iterable[str], format: str = "nvfp4", **knobs
+) -> DiffusionGemma:
+    """A float copy whose `parts` went once through a format of FORMATS: to compare formats, not to
+    save memory.
 
     With "nvfp4" its weights are those `quantize_model` unpacks (a test asserts it).
     """
@@ -98,17 +129,24 @@ def round_model(model: DiffusionGemma, parts: str | Iterable[str], format: str =
             for leaf, weight in module.named_parameters(recurse=False):
                 halves = weight.chunk(2, dim=1) if leaf == "gate_up_proj" else [weight]
                 own = dict(stacked=True) if format == "nvfp4" and weight.dim() == 3 else {}
-                rounded = torch.cat([round_trip(w, format, **own, **knobs) for w in halves], dim=1 if len(halves) > 1 else 0)
+                rounded = torch.cat(
+                    [round_trip(w, format, **own, **knobs) for w in halves],
+                    dim=1 if len(halves) > 1 else 0,
+                )
                 made.get_submodule(name).get_parameter(leaf).copy_(rounded)
     return made
 
 
 def calibrate(
-    model: DiffusionGemma, run: Callable[[DiffusionGemma], object], parts: str | Iterable[str] = "experts"
+    model: DiffusionGemma,
+    run: Callable[[DiffusionGemma], object],
+    parts: str | Iterable[str] = "experts",
 ) -> dict[str, Tensor]:
-    """Input scales by name: the largest |input| of each matrix while run(model) runs, over 6 * 448. For experts [E] each.
+    """Input scales by name: the largest |input| of each matrix while run(model) runs, over 6 * 448.
+    For experts [E] each.
 
-    An expert that no token reached takes the largest scale of its layer. Errors: ValueError where nothing was seen at all.
+    An expert that no token reached takes the largest scale of its layer. Errors: ValueError where
+    nothing was seen at all.
     """
     largest: dict[str, Tensor] = {}
 
@@ -136,11 +174,15 @@ def calibrate(
     keys = [key for name, module in found.items() for key in _scale_names(name, module)]
     silent = [key for key in keys if key not in largest or not bool((largest[key] > 0).any())]
     if silent:
-        raise ValueError(f"run: sent nothing through {', '.join(silent[:3])}, so there is no input to take a scale from")
+        raise ValueError(
+            f"run: sent nothing through {', '.join(silent[:3])}, so there is no input to take a scale from"
+        )
     return {k: torch.where(v > 0, v, v.max()) / (E2M1_MAX * E4M3_MAX) for k, v in largest.items()}
 
 
-def _largest_inputs(experts: Experts, x: Tensor, weights: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+def _largest_inputs(
+    experts: Experts, x: Tensor, weights: Tensor, index: Tensor
+) -> tuple[Tensor, Tensor]:
     """[E] each: the largest |input| of gate and up, and of down, 0 where no token went."""
     before, between = (x.new_zeros(experts.num_experts, dtype=torch.float32) for _ in range(2))
     for expert in index.unique().tolist():

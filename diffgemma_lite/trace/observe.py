@@ -1,8 +1,10 @@
-"""Looking inside a pass: which expert each token went to, what each position attended to, and how many passes there were.
+"""Looking inside a pass: which expert each token went to, what each position attended to, and how
+many passes there were.
 
-The model itself returns neither experts nor attention weights (fused attention never forms them). `observe` listens with
-hooks while a pass runs and computes these weights beside it, the plain way. For notebooks 03, 04 and 07 and their views; of the
-core only `generate(trace="attention")` asks for it. `counting` counts calls of the decoder, whoever makes them.
+The model itself returns neither experts nor attention weights (fused attention never forms them).
+`observe` listens with hooks while a pass runs and computes these weights beside it, the plain way.
+For notebooks 03, 04 and 07 and their views; of the core only `generate(trace="attention")` asks for
+it. `counting` counts calls of the decoder, whoever makes them.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from ..attention import Attention
 
 @dataclass
 class Observation:
-    """One entry per layer of the last pass that ran. T = B * queries tokens, k experts of each token."""
+    """One entry per layer of the last pass that ran. T = B * queries tokens, k experts of each
+    token.
+    """
 
     expert_index: list[Int[Tensor, "t k"]] = field(default_factory=list)
     expert_weights: list[Float[Tensor, "t k"]] = field(default_factory=list)
     expert_probs: list[Float[Tensor, "t e"]] = field(default_factory=list)
     attention: list[Float[Tensor, "b h q keys"]] = field(default_factory=list)  # rows sum to 1
-    first_key: list[int] = field(default_factory=list)  # position of each layer's first key (sliding layers skip some)
+    # position of each layer's first key (sliding layers skip some)
+    first_key: list[int] = field(default_factory=list)
 
 
 @contextmanager
@@ -51,7 +56,9 @@ def counting(model) -> Iterator[list[int]]:
             model.decode = before
 
 
-def attention_weights(layer: Attention, x: Tensor, rope: tuple[Tensor, Tensor], prefix, mask) -> Float[Tensor, "b h q keys"]:
+def attention_weights(
+    layer: Attention, x: Tensor, rope: tuple[Tensor, Tensor], prefix, mask
+) -> Float[Tensor, "b h q keys"]:
     """softmax(Q K^T) under the mask, written out: what the fused kernel computes and throws away."""
     q, k, _ = layer.project(x, rope)
     keys = k if prefix is None else torch.cat([prefix[0], k], 2)
@@ -61,12 +68,14 @@ def attention_weights(layer: Attention, x: Tensor, rope: tuple[Tensor, Tensor], 
         scores = scores.masked_fill(future, -torch.inf)
     if mask.allowed is not None:
         scores = scores.masked_fill(~mask.allowed, -torch.inf)
-    return scores.softmax(-1, dtype=torch.float32).nan_to_num(0.0)  # a row that may see nothing (padding) attends to nothing
+    # a row that may see nothing (padding) attends to nothing
+    return scores.softmax(-1, dtype=torch.float32).nan_to_num(0.0)
 
 
 @contextmanager
 def observe(model, *, attention: bool = True, routing: bool = True) -> Iterator[Observation]:
-    """`with observe(model) as seen: model.decode(...)`; then `seen.attention[layer]` and `seen.expert_index[layer]`.
+    """`with observe(model) as seen: model.decode(...)`; then `seen.attention[layer]` and
+    `seen.expert_index[layer]`.
 
     Each pass overwrites what the one before left. The model's own numbers do not change.
     """
@@ -103,10 +112,12 @@ def observe(model, *, attention: bool = True, routing: bool = True) -> Iterator[
 def most_attended(
     seen: Observation, k: int, padding: Int[Tensor, "b"] | None = None
 ) -> tuple[Int[Tensor, "b q layers k"], Float[Tensor, "b q layers k"]]:
-    """The k keys that each query attends to most, layer by layer, with their weights (the mean over heads).
+    """The k keys that each query attends to most, layer by layer, with their weights (the mean over
+    heads).
 
-    A key's number is its position in its row: first the prefix, without the row's `padding` [B] tokens at the left, then
-    the canvas. Where some layer and row sees fewer than k keys, everything gives as many as that one has.
+    A key's number is its position in its row: first the prefix, without the row's `padding` [B]
+    tokens at the left, then the canvas. Where some layer and row sees fewer than k keys, everything
+    gives as many as that one has.
     """
     unseen = 0 if padding is None else int(padding.max())
     layers = list(zip(seen.attention, seen.first_key, strict=True))

@@ -1,4 +1,6 @@
-"""Recorder: collects the Steps of a `generate` call into a Trace. The tensors leave the device here and nowhere else."""
+"""Recorder: collects the Steps of a `generate` call into a Trace. The tensors leave the device here
+and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..attention import KVCache
-from .observe import most_attended, observe
 from ..sampler import SamplerConfig, Step
+from .observe import most_attended, observe
 from .trace import CanvasTrace, Trace
 
 CANDIDATES = 5  # most likely tokens kept for each position and step
@@ -27,8 +29,8 @@ def _array(tensor: Tensor) -> np.ndarray:
 class Recorder:
     """add(step) after every step, commit(...) after every canvas, trace(...) at the end.
 
-    With `attention`, `watch` around a decoder pass notes what each position attends to most: the weights are formed a
-    second time, beside the fused attention that never shows them.
+    With `attention`, `watch` around a decoder pass notes what each position attends to most: the
+    weights are formed a second time, beside the fused attention that never shows them.
     """
 
     def __init__(self, sampler: SamplerConfig, vocab_size: int, *, attention: bool = False):
@@ -53,25 +55,55 @@ class Recorder:
 
     def add(self, step: Step) -> None:
         probs, ids = step.scaled_logits.softmax(-1).topk(min(CANDIDATES, self.vocab_size), dim=-1)
-        kept = {name: getattr(step, name) for name in _KEPT} | {"top_ids": ids, "top_probs": probs} | self.attended
+        kept = (
+            {name: getattr(step, name) for name in _KEPT}
+            | {"top_ids": ids, "top_probs": probs}
+            | self.attended
+        )
         arrays = {name: _array(tensor) for name, tensor in kept.items()}
         self.steps.append(arrays | {"temperature": step.temperature})
 
     def commit(self, taken: Tensor, stop: list[str], last: Step) -> None:
-        stacked = {name: np.stack([np.asarray(s[name]) for s in self.steps]) for name in self.steps[0]}
-        self.canvases.append(CanvasTrace(
-            **stacked, pinned=last.pinned.cpu().numpy(), last_canvas=last.next_canvas.cpu().numpy(),
-            steps=taken.cpu().numpy(), stop=stop, entropy_bound=self.sampler.entropy_bound,
-        ))  # fmt: skip
+        stacked = {
+            name: np.stack([np.asarray(s[name]) for s in self.steps]) for name in self.steps[0]
+        }
+        self.canvases.append(
+            CanvasTrace(
+                **stacked,
+                pinned=last.pinned.cpu().numpy(),
+                last_canvas=last.next_canvas.cpu().numpy(),
+                steps=taken.cpu().numpy(),
+                stop=stop,
+                entropy_bound=self.sampler.entropy_bound,
+            )
+        )
         self.steps = []
 
     def trace(self, ids: Tensor, attention_mask: Tensor | None, out) -> Trace:
-        keep = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        keep = (
+            torch.ones_like(ids, dtype=torch.bool)
+            if attention_mask is None
+            else attention_mask.bool()
+        )
         return Trace(
-            prompt=[row[k].tolist() for row, k in zip(ids, keep, strict=True)], canvases=self.canvases,
-            tokens=[row[:n].tolist() for row, n in zip(out.tokens, out.lengths.tolist(), strict=True)],
-            vocab_size=self.vocab_size, sampler=asdict(self.sampler), meta=self.meta,
-        )  # fmt: skip
+            prompt=[row[k].tolist() for row, k in zip(ids, keep, strict=True)],
+            canvases=self.canvases,
+            tokens=[
+                row[:n].tolist() for row, n in zip(out.tokens, out.lengths.tolist(), strict=True)
+            ],
+            vocab_size=self.vocab_size,
+            sampler=asdict(self.sampler),
+            meta=self.meta,
+        )
 
 
-_KEPT = ("canvas", "sampled", "argmax", "entropy", "accepted", "revised", "finished", "mean_entropy")
+_KEPT = (
+    "canvas",
+    "sampled",
+    "argmax",
+    "entropy",
+    "accepted",
+    "revised",
+    "finished",
+    "mean_entropy",
+)

@@ -1,7 +1,8 @@
-"""What a page holds of a trace's attention: which positions each one attends to most, for as many steps as there is room.
+"""What a page holds of a trace's attention: which positions each one attends to most, for as many
+steps as there is room.
 
-The page gets whole steps, evenly spaced from the first to the last, and says which; where not even one step fits it keeps
-fewer positions of each. Read back by attention.js. Used by notebook 07.
+The page gets whole steps, evenly spaced from the first to the last, and says which; where not even
+one step fits it keeps fewer positions of each. Read back by attention.js. Used by notebook 07.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ def has_attention(trace: Trace, row: int) -> bool:
 
 
 def kept_steps(n: int, count: int) -> list[int]:
-    """`count` of the steps 0 .. n - 1, evenly spaced; the last one always, and the first if there are two."""
+    """`count` of the steps 0 .. n - 1, evenly spaced; the last one always, and the first if there
+    are two.
+    """
     return sorted({round(i) for i in np.linspace(0, n - 1, count)}) if count > 1 else [n - 1]
 
 
-def _forms(canvases: list[CanvasTrace], row: int, room: float) -> Iterator[tuple[list[list[int]], int]]:
-    """(steps of each canvas, positions kept) from everything to the least; without what is hopeless by the last steps."""
+def _forms(
+    canvases: list[CanvasTrace], row: int, room: float
+) -> Iterator[tuple[list[list[int]], int]]:
+    """(steps of each canvas, positions kept) from everything to the least; without what is hopeless
+    by the last steps.
+    """
     lengths = [int(c.steps[row]) for c in canvases]
     most, longest = max(c.attended.shape[-1] for c in canvases), max(lengths)
     one = _size([_packed(c, row, [n - 1], most) for c, n in zip(canvases, lengths, strict=True)])
@@ -42,11 +49,14 @@ def _forms(canvases: list[CanvasTrace], row: int, room: float) -> Iterator[tuple
 
 def _packed(c: CanvasTrace, row: int, steps: list[int], keep: int) -> dict:
     at = c.attended[steps, row, ..., :keep]
-    weight = np.rint(c.attended_weight[steps, row, ..., :keep] * PROBABILITY_STEPS).astype(np.uint16)
+    weight = np.rint(c.attended_weight[steps, row, ..., :keep] * PROBABILITY_STEPS).astype(
+        np.uint16
+    )
     return {
-        "steps": steps, "at": pack_planes(code(at, [shifted(np.full_like(at[0], -1), at)])),
+        "steps": steps,
+        "at": pack_planes(code(at, [shifted(np.full_like(at[0], -1), at)])),
         "weight": pack_planes(weight),
-    }  # fmt: skip
+    }
 
 
 def _size(packed: list[dict]) -> int:
@@ -54,9 +64,11 @@ def _size(packed: list[dict]) -> int:
 
 
 def attention_payload(trace: Trace, row: int, room: float) -> dict | None:
-    """The fullest form of a row's attention that takes at most `room` bytes; None where there is none, or no room.
+    """The fullest form of a row's attention that takes at most `room` bytes; None where there is
+    none, or no room.
 
-    canvases: one entry for each the row took part in, None where that canvas has no attention; prompt: ids, -1 not named.
+    canvases: one entry for each the row took part in, None where that canvas has no attention;
+    prompt: ids, -1 not named.
     """
     canvases = [c for c in trace.canvases if c.steps[row] > 0]
     having = [c for c in canvases if c.attended is not None]
@@ -66,8 +78,9 @@ def attention_payload(trace: Trace, row: int, room: float) -> dict | None:
             parts = iter(packed)
             return {
                 "canvases": [None if c.attended is None else next(parts) for c in canvases],
-                "prompt": _prompt_ids(trace, row), "layers": list(trace.meta.get("layer_types", [])),
-            }  # fmt: skip
+                "prompt": _prompt_ids(trace, row),
+                "layers": list(trace.meta.get("layer_types", [])),
+            }
     return None
 
 
@@ -92,7 +105,11 @@ def attention_note(trace: Trace, row: int, kept: dict | None) -> str:
     pairs = [(k, c) for k, c in zip(kept["canvases"], canvases, strict=True) if k is not None]
     if any(k["at"]["s"][3] < c.attended.shape[-1] for k, c in pairs):
         return f"attention is kept for one step, {pairs[0][0]['at']['s'][3]} position(s) a layer"
-    return "attention is kept for some of the steps" if any(len(k["steps"]) < c.steps[row] for k, c in pairs) else ""
+    return (
+        "attention is kept for some of the steps"
+        if any(len(k["steps"]) < c.steps[row] for k, c in pairs)
+        else ""
+    )
 
 
 def place(position: int, prompt: int, canvas: int) -> tuple[int, int]:
@@ -101,7 +118,9 @@ def place(position: int, prompt: int, canvas: int) -> tuple[int, int]:
 
 
 def attention_table(trace: Trace, row: int) -> str:
-    """Static part: at each canvas's last step, the one position that every position attends to most, in a few layers."""
+    """Static part: at each canvas's last step, the one position that every position attends to
+    most, in a few layers.
+    """
     parts, many = [], sum(c.steps[row] > 0 for c in trace.canvases) > 1
     for index, c in enumerate(trace.canvases):
         if c.steps[row] == 0 or c.attended is None:
@@ -111,7 +130,9 @@ def attention_table(trace: Trace, row: int) -> str:
         head = "".join(f"<th>layer {n + 1}</th>" for n in layers)
         rows = ""
         for p in range(size):
-            cells = "".join(f"<td>{_target(trace, row, index, last, p, layer)}</td>" for layer in layers)
+            cells = "".join(
+                f"<td>{_target(trace, row, index, last, p, layer)}</td>" for layer in layers
+            )
             rows += f"<tr><td>{p}</td><td><code>{_name(trace, int(c.canvas[last, row, p]))}</code></td>{cells}</tr>"
         which = f" of canvas {index + 1}" if many else ""
         parts.append(
@@ -124,7 +145,9 @@ def attention_table(trace: Trace, row: int) -> str:
 
 def _target(trace: Trace, row: int, index: int, step: int, p: int, layer: int) -> str:
     c = trace.canvases[index]
-    which, position = place(int(c.attended[step, row, p, layer, 0]), len(trace.prompt[row]), c.canvas.shape[2])
+    which, position = place(
+        int(c.attended[step, row, p, layer, 0]), len(trace.prompt[row]), c.canvas.shape[2]
+    )
     where = "p" if which < 0 else "c" if which == index else f"c{which + 1}."
     return f"{where}{position} {100 * c.attended_weight[step, row, p, layer, 0]:.0f}%"
 

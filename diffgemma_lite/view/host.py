@@ -1,8 +1,10 @@
-"""Hosts one ES module twice over: in a page or notebook output by itself, and (live.py) in an anywidget.
+"""Hosts one ES module twice over: in a page or notebook output by itself, and (live.py) in an
+anywidget.
 
-The output is progressive: first the static part, complete by itself, then one script that unpacks the module and the
-data (both deflated, in base64, so nothing in them can end the script), gives the module a model with `get`, `set`, `on`,
-`off` and `save_changes`, and on success takes the static part's place. No address is fetched. See notebooks 00 and 07.
+The output is progressive: first the static part, complete by itself, then one script that unpacks
+the module and the data (both deflated, in base64, so nothing in them can end the script), gives the
+module a model with `get`, `set`, `on`, `off` and `save_changes`, and on success takes the static
+part's place. No address is fetched. See notebooks 00 and 07.
 """
 
 from __future__ import annotations
@@ -18,15 +20,25 @@ from .payload import pack_text
 from .static import visible_title
 
 HERE = Path(__file__).parent / "web"
-# What each view is made of, in order of dependence; the last exports. All share player.css; a view may add its own sheet.
+# What each view is made of, in order of dependence; the last exports. All share player.css; a view
+# may add its own sheet.
 BUNDLES = {
     "race": ("data.js", "colour.js", "controls.js", "race.js"),
     "router": ("data.js", "colour.js", "controls.js", "experts.js", "router.js"),
     "noise": ("data.js", "colour.js", "controls.js", "noise.js"),
     "nvfp4": ("data.js", "colour.js", "controls.js", "nvfp4.js"),
     "roofline": ("data.js", "colour.js", "controls.js", "roofline.js"),
-    "player": ("data.js", "colour.js", "controls.js", "inspector.js", "attention.js", "curves.js", "knobs.js", "panel.js",
-               "player.js"),
+    "player": (
+        "data.js",
+        "colour.js",
+        "controls.js",
+        "inspector.js",
+        "attention.js",
+        "curves.js",
+        "knobs.js",
+        "panel.js",
+        "player.js",
+    ),
 }
 
 
@@ -51,7 +63,9 @@ const inflate = async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
 };"""
-LOADER = INFLATE + """
+LOADER = (
+    INFLATE
+    + """
 const hosts = () => [...document.querySelectorAll('[data-dg="ID"]')].filter((el) => !el.dataset.live);
 for (let i = 0; i < 100 && !hosts().length; i++) await new Promise((done) => setTimeout(done, 20));
 for (const host of hosts()) {
@@ -81,37 +95,54 @@ for (const host of hosts()) {
   }
 }
 """
+)
 
 
 @functools.cache
 def module_text(view: str = "player") -> str:
-    """A view's modules and its style sheets as one ES module: a page on disk cannot import a file beside it.
+    """A view's modules and its style sheets as one ES module: a page on disk cannot import a file
+    beside it.
 
-    Each module but the last becomes a function that returns what it exports, so private names cannot meet.
+    Each module but the last becomes a function that returns what it exports, so private names
+    cannot meet.
     """
-    sheets = [HERE / name for name in dict.fromkeys(("player.css", f"{view}.css")) if (HERE / name).exists()]
-    parts = [f"const SHEET = {json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"]
+    sheets = [
+        HERE / name
+        for name in dict.fromkeys(("player.css", f"{view}.css"))
+        if (HERE / name).exists()
+    ]
+    parts = [
+        f"const SHEET = {json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"
+    ]
     names = BUNDLES[view]
     for name in names:
         source = (HERE / name).read_text(encoding="utf-8")
         source = re.sub(r"^import [^;]*;\n", "", source, flags=re.MULTILINE)
-        exports = ", ".join(re.findall(r"^export (?:async )?(?:function|const) (\w+)", source, flags=re.MULTILINE))
+        exports = ", ".join(
+            re.findall(r"^export (?:async )?(?:function|const) (\w+)", source, flags=re.MULTILINE)
+        )
         bare = re.sub(r"^export (?!default)", "", source, flags=re.MULTILINE)
         parts.append(
-            bare if name == names[-1] else f"const {{ {exports} }} = (() => {{\n{bare}\nreturn {{ {exports} }};\n}})();"
+            bare
+            if name == names[-1]
+            else f"const {{ {exports} }} = (() => {{\n{bare}\nreturn {{ {exports} }};\n}})();"
         )
     return "\n".join(parts)
 
 
 def progressive_html(static: str, payload: dict, view: str = "player") -> str:
-    """Static part, then the script of the view. The id comes from the content, so equal outputs are equal bytes."""
+    """Static part, then the script of the view. The id comes from the content, so equal outputs are
+    equal bytes.
+    """
     data, code = pack_text(payload), pack_text(module_text(view))
     name = hashlib.sha256(data.encode()).hexdigest()[:12]
     script = LOADER.replace("ID", name).replace("CODE", f'"{code}"').replace("DATA", f'"{data}"')
     return f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">{script}</script>'
 
 
-STAGE = INFLATE + """
+STAGE = (
+    INFLATE
+    + """
 const [code, data] = await Promise.all([inflate(CODE), inflate(DATA)]);
 const state = JSON.parse(data), listeners = [], host = document.querySelector("[data-stage]");
 window.model = {
@@ -125,11 +156,16 @@ const url = URL.createObjectURL(new Blob([JSON.parse(code)], { type: "text/javas
 await (await import(url)).default.render({ model: window.model, el: host });
 host.dataset.live = "yes";
 """
+)
 
 
 def stage(state: dict) -> str:
-    """A live widget without its kernel, for pictures and tests: the module with these traits, in the page's `window.model`."""
-    script = STAGE.replace("CODE", f'"{pack_text(module_text())}"').replace("DATA", f'"{pack_text(state)}"')
+    """A live widget without its kernel, for pictures and tests: the module with these traits, in
+    the page's `window.model`.
+    """
+    script = STAGE.replace("CODE", f'"{pack_text(module_text())}"').replace(
+        "DATA", f'"{pack_text(state)}"'
+    )
     return f'<div data-stage="player"></div><script type="module">{script}</script>'
 
 

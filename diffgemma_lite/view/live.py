@@ -1,8 +1,9 @@
 """The live host: the same ES module in an anywidget, with knobs that re-run the real model.
 
-The model runs in a thread, so that the kernel stays free to hear Cancel; every trait is set on the kernel's own event
-loop. State lives in traits only. What `run` raises is shown in the view and kept in `exception`, for `raise_error`:
-a callback's exception is otherwise lost. See notebooks 00 and 07.
+The model runs in a thread, so that the kernel stays free to hear Cancel; every trait is set on the
+kernel's own event loop. State lives in traits only. What `run` raises is shown in the view and kept
+in `exception`, for `raise_error`: a callback's exception is otherwise lost. See notebooks 00 and
+07.
 """
 
 from __future__ import annotations
@@ -36,19 +37,45 @@ KNOBS = {
 DEFAULTS = {
     "prompt": "", "seed": 0, "steps": 48, "bound": 0.1, "t_max": 0.8, "t_min": 0.4, "self_conditioning": True, "stop": True,
 }  # fmt: skip
-OWN_TRAITS = ("data", "knobs", "settings", "run_count", "cancel_count", "progress", "ramp", "partial", "error")
+OWN_TRAITS = (
+    "data",
+    "knobs",
+    "settings",
+    "run_count",
+    "cancel_count",
+    "progress",
+    "ramp",
+    "partial",
+    "error",
+)
 PREVIEW_SECONDS = 0.12  # at most one preview of the canvas in this time
 
 
 def knob_list(knobs: dict) -> list[dict]:
-    """{name: first value} -> what the panel draws. A name that is not in KNOBS takes its kind from its value."""
+    """{name: first value} -> what the panel draws. A name that is not in KNOBS takes its kind from
+    its value.
+    """
     listed = []
     for name, value in knobs.items():
         kinds = {bool: "bool", int: "int", float: "float", str: "text"}
         if not isinstance(name, str) or type(value) not in kinds:
-            raise ValueError(f"knobs: got {name!r}: {value!r}, takes names with a str, int, float or bool")
-        label, kind, least, most, step = KNOBS.get(name, (name.replace("_", " "), kinds[type(value)], None, None, None))
-        listed.append({"name": name, "label": label, "kind": kind, "value": value, "min": least, "max": most, "step": step})
+            raise ValueError(
+                f"knobs: got {name!r}: {value!r}, takes names with a str, int, float or bool"
+            )
+        label, kind, least, most, step = KNOBS.get(
+            name, (name.replace("_", " "), kinds[type(value)], None, None, None)
+        )
+        listed.append(
+            {
+                "name": name,
+                "label": label,
+                "kind": kind,
+                "value": value,
+                "min": least,
+                "max": most,
+                "step": step,
+            }
+        )
     return listed
 
 
@@ -106,14 +133,19 @@ class LivePlayer(anywidget.AnyWidget):
             return
         total = int(settings.get("steps", 1))
         self.progress = {"state": "running", "step": 0, "total": total, "words": "starting"}
-        self._thread = threading.Thread(target=self._work, args=(settings, total), daemon=True, name="live player")
+        self._thread = threading.Thread(
+            target=self._work, args=(settings, total), daemon=True, name="live player"
+        )
         self._thread.start()
 
     @traitlets.observe("cancel_count")
     def _stop(self, change) -> None:
         if self.progress["state"] == "running":
             self._cancel.set()
-            self.progress = self.progress | {"state": "cancelling", "words": "cancelling after this step"}
+            self.progress = self.progress | {
+                "state": "cancelling",
+                "words": "cancelling after this step",
+            }
 
     # -- the thread: it computes, and hands every change of a trait to the kernel's loop
 
@@ -135,10 +167,13 @@ class LivePlayer(anywidget.AnyWidget):
         try:
             trace = self._run(settings, on_step)
             if not isinstance(trace, Trace):
-                raise ValueError(f"run: returned {type(trace).__name__}, takes a function that returns a Trace")
+                raise ValueError(
+                    f"run: returned {type(trace).__name__}, takes a function that returns a Trace"
+                )
             done = f"{counts['steps']} steps in {time.monotonic() - started:.1f} s"
             self._post(self._finished, trace, done)
-        except BaseException as error:  # shown and kept, whatever it is: nobody else hears what a thread raises
+        # shown and kept, whatever it is: nobody else hears what a thread raises
+        except BaseException as error:
             self._post(self._failed, error)
 
     def _post(self, function: Callable, *arguments) -> None:
@@ -148,16 +183,20 @@ class LivePlayer(anywidget.AnyWidget):
             function(*arguments)
 
     def _preview(self, step) -> dict:
-        """The canvas of a running step as the page draws it, for the row that is shown; empty without `decode`."""
+        """The canvas of a running step as the page draws it, for the row that is shown; empty
+        without `decode`.
+        """
         if self._decode is None or step is None:
             return {}
         row, pinned = self._row, step.pinned[self._row].tolist()
         pairs = zip(step.canvas[row].tolist(), step.sampled[row].tolist(), pinned, strict=True)
         ids = [held if is_pinned else drawn for held, drawn, is_pinned in pairs]
         return {
-            "texts": [self._decode(i) or f"#{i}" for i in ids], "entropy": step.entropy[row].tolist(),
-            "accepted": step.accepted[row].tolist(), "vocab": int(step.scaled_logits.shape[-1]),
-        }  # fmt: skip
+            "texts": [self._decode(i) or f"#{i}" for i in ids],
+            "entropy": step.entropy[row].tolist(),
+            "accepted": step.accepted[row].tolist(),
+            "vocab": int(step.scaled_logits.shape[-1]),
+        }
 
     # -- on the loop
 
@@ -196,8 +235,12 @@ class LivePlayer(anywidget.AnyWidget):
         title = _checked([trace], self._row, self._title)
         if not trace.texts and self._decode is not None:
             trace.with_texts(self._decode)
-        # the number of the run makes a trace equal to the last one news too: the page goes to its end
-        self.trace, self.data = trace, payload_of([trace], self._row, title) | {"run": self.run_count}
+        # the number of the run makes a trace equal to the last one news too: the page goes to its
+        # end
+        self.trace, self.data = (
+            trace,
+            payload_of([trace], self._row, title) | {"run": self.run_count},
+        )
 
     # -- for tests and for the notebook
 
@@ -216,7 +259,9 @@ class LivePlayer(anywidget.AnyWidget):
             raise self.exception
 
     def _repr_mimebundle_(self, **kwargs):
-        """The widget, and for every place without a kernel the recorded player or the list of knobs."""
+        """The widget, and for every place without a kernel the recorded player or the list of
+        knobs.
+        """
         from . import player
 
         made = super()._repr_mimebundle_(**kwargs)
@@ -232,11 +277,10 @@ class LivePlayer(anywidget.AnyWidget):
 
 def _knob_table(knobs: list[dict]) -> str:
     rows = "".join(
-        f"<tr><td>{html.escape(k['label'])}</td><td>{html.escape(visible(str(k['value'])))}</td></tr>" for k in knobs
+        f"<tr><td>{html.escape(k['label'])}</td><td>{html.escape(visible(str(k['value'])))}</td></tr>"
+        for k in knobs
     )
-    words = (
-        "Knobs of the live player, with their first values. Run this cell in JupyterLab to turn them and re-run the model."
-    )
+    words = "Knobs of the live player, with their first values. Run this cell in JupyterLab to turn them and re-run the model."
     return f"<p>{words}</p><table><tr><th>knob</th><th>value</th></tr>{rows}</table>"
 
 

@@ -1,6 +1,8 @@
-"""What the NVFP4 views show: blocks of a real weight with their codes and errors, and one block with an outlier put into it.
+"""What the NVFP4 views show: blocks of a real weight with their codes and errors, and one block
+with an outlier put into it.
 
-Every number comes from `nvfp4.quantize` and `dequantize`; the views compute nothing. Walked through in notebook 10.
+Every number comes from `nvfp4.quantize` and `dequantize`; the views compute nothing. Walked through
+in notebook 10.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ MOST = 2048  # blocks of one map
 
 @dataclass(frozen=True)
 class BlockFrame:
-    """One block: its weights, their codes and what those stand for. Errors: root mean squares over that of the weights."""
+    """One block: its weights, their codes and what those stand for. Errors: root mean squares over
+    that of the weights.
+    """
 
     label: str
     weights: tuple[float, ...]
@@ -34,7 +38,9 @@ class BlockFrame:
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """Blocks to look at one by one: all of a matrix (`shape` says how they lie) or one block under a growing outlier."""
+    """Blocks to look at one by one: all of a matrix (`shape` says how they lie) or one block under
+    a growing outlier.
+    """
 
     name: str
     frames: tuple[BlockFrame, ...]
@@ -42,24 +48,41 @@ class BlockRecord:
     outlier: int | None = None  # its place in the block
 
 
-def block_map(w: Float[Tensor, "rows width"], name: str, *, rows: int = 64, blocks: int | None = None) -> BlockRecord:
-    """Every block of the first `rows` rows of a weight, which is quantised whole. Errors: ValueError for too many blocks."""
+def block_map(
+    w: Float[Tensor, "rows width"], name: str, *, rows: int = 64, blocks: int | None = None
+) -> BlockRecord:
+    """Every block of the first `rows` rows of a weight, which is quantised whole. Errors:
+    ValueError for too many blocks.
+    """
     q, values = quantize(w), dequantize(quantize(w), torch.float32)
     kept, across = min(rows, w.shape[0]), w.shape[1] // q.block
     across = across if blocks is None else min(blocks, across)
     if kept < 1 or across < 1 or kept * across > MOST:
-        raise ValueError(f"rows: got {rows} rows of {across} blocks of {q.block}, takes 1 to {MOST} blocks in all")
-    frames = tuple(_frame(f"row {r}, block {b}", w, q, values, r, b) for r in range(kept) for b in range(across))
+        raise ValueError(
+            f"rows: got {rows} rows of {across} blocks of {q.block}, takes 1 to {MOST} blocks in all"
+        )
+    frames = tuple(
+        _frame(f"row {r}, block {b}", w, q, values, r, b)
+        for r in range(kept)
+        for b in range(across)
+    )
     return BlockRecord(name, frames, shape=(kept, across))
 
 
 def outlier_frames(
-    w: Float[Tensor, "rows width"], name: str, *, row: int = 0, block: int = 0, place: int | None = None,
+    w: Float[Tensor, "rows width"],
+    name: str,
+    *,
+    row: int = 0,
+    block: int = 0,
+    place: int | None = None,
     factors: Sequence[float] = FACTORS,
-) -> BlockRecord:  # fmt: skip
-    """One block while one of its weights is multiplied by each factor and the whole weight quantised again.
+) -> BlockRecord:
+    """One block while one of its weights is multiplied by each factor and the whole weight
+    quantised again.
 
-    place: of the weight within the block; None takes the largest. Errors: ValueError for a block outside the weight.
+    place: of the weight within the block; None takes the largest. Errors: ValueError for a block
+    outside the weight.
     """
     if not (0 <= row < w.shape[0] and 0 <= block < w.shape[1] // 16):
         inside = f"{w.shape[0]} rows of {w.shape[1] // 16} blocks"
@@ -72,24 +95,44 @@ def outlier_frames(
         loud = w.float().clone()
         loud[row, 16 * block + at] *= factor
         q = quantize(loud)
-        frames.append(_frame("as it is" if factor == 1 else f"{factor:g} times", loud, q, dequantize(q), row, block, at))
+        frames.append(
+            _frame(
+                "as it is" if factor == 1 else f"{factor:g} times",
+                loud,
+                q,
+                dequantize(q),
+                row,
+                block,
+                at,
+            )
+        )
     if not frames:
         raise ValueError("factors: is empty, takes at least one number")
     return BlockRecord(name, tuple(frames), outlier=at)
 
 
 def _frame(
-    label: str, w: Tensor, q: NVFP4Tensor, values: Tensor, row: int, block: int, outlier: int | None = None
+    label: str,
+    w: Tensor,
+    q: NVFP4Tensor,
+    values: Tensor,
+    row: int,
+    block: int,
+    outlier: int | None = None,
 ) -> BlockFrame:
     at = slice(q.block * block, q.block * (block + 1))
     weights, back = w[row, at].double(), values[row, at].double()
     others = torch.arange(q.block) != outlier
     return BlockFrame(
-        label=label, weights=tuple(weights.tolist()), codes=tuple(q.codes[row, at].tolist()), values=tuple(back.tolist()),
-        block_scale=float(q.block_scale[row, block].float()), tensor_scale=float(q.tensor_scale[0]),
+        label=label,
+        weights=tuple(weights.tolist()),
+        codes=tuple(q.codes[row, at].tolist()),
+        values=tuple(back.tolist()),
+        block_scale=float(q.block_scale[row, block].float()),
+        tensor_scale=float(q.tensor_scale[0]),
         error=_relative(weights, back),
         neighbours=None if outlier is None else _relative(weights[others], back[others]),
-    )  # fmt: skip
+    )
 
 
 def _relative(weights: Tensor, back: Tensor) -> float:

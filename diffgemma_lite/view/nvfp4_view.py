@@ -1,7 +1,9 @@
-"""Blocks of sixteen weights on the number line of their codes: chosen from a heat map of errors, or under a growing outlier.
+"""Blocks of sixteen weights on the number line of their codes: chosen from a heat map of errors, or
+under a growing outlier.
 
-It shows what a BlockRecord says and computes nothing. Like the player it is a progressive output: the static part below is
-complete by itself, then nvfp4.js takes its place. Walked through in notebook 10.
+It shows what a BlockRecord says and computes nothing. Like the player it is a progressive output:
+the static part below is complete by itself, then nvfp4.js takes its place. Walked through in
+notebook 10.
 """
 
 from __future__ import annotations
@@ -18,11 +20,17 @@ from .static import RAMP, SHADES, palette, png, visible_title
 
 
 def block_view(record: BlockRecord, *, title: str | None = None, note: str = "") -> OutputView:
-    """A record as a notebook output: heat map or slider, number line, table of the sixteen; tables where scripts are off."""
+    """A record as a notebook output: heat map or slider, number line, table of the sixteen; tables
+    where scripts are off.
+    """
     if not isinstance(record, BlockRecord):
-        raise ValueError(f"record: got {type(record).__name__}, takes a BlockRecord (block_map or outlier_frames make one)")
+        raise ValueError(
+            f"record: got {type(record).__name__}, takes a BlockRecord (block_map or outlier_frames make one)"
+        )
     title = title or record.name
-    html_text = progressive_html(static_part(record, title, note), payload(record, title, note), "nvfp4")
+    html_text = progressive_html(
+        static_part(record, title, note), payload(record, title, note), "nvfp4"
+    )
     words = f"<{title}: {len(record.frames)} {'blocks' if record.shape else 'sizes of an outlier'} of {record.name}>"
     return OutputView(html_text, words)
 
@@ -31,20 +39,36 @@ def payload(record: BlockRecord, title: str, note: str = "") -> dict:
     """What the module gets as `data`."""
     frames = [
         {
-            "label": f.label, "weights": _short(f.weights), "codes": f.codes, "values": _short(f.values), "error": f.error,
-            "scales": [f.block_scale, f.tensor_scale], "neighbours": f.neighbours,
+            "label": f.label,
+            "weights": _short(f.weights),
+            "codes": f.codes,
+            "values": _short(f.values),
+            "error": f.error,
+            "scales": [f.block_scale, f.tensor_scale],
+            "neighbours": f.neighbours,
         }
         for f in record.frames
-    ]  # fmt: skip
-    return {"title": title, "note": note, "name": record.name, "frames": frames, "shape": record.shape, "numbers": E2M1,
-            "outlier": record.outlier, "ramp": RAMP, "first": first_shown(record)}  # fmt: skip
+    ]
+    return {
+        "title": title,
+        "note": note,
+        "name": record.name,
+        "frames": frames,
+        "shape": record.shape,
+        "numbers": E2M1,
+        "outlier": record.outlier,
+        "ramp": RAMP,
+        "first": first_shown(record),
+    }
 
 
 def first_shown(record: BlockRecord) -> int:
     """The block in the middle of the errors; the outlier as it was."""
     if record.shape is None:
         return 0
-    return sorted(range(len(record.frames)), key=lambda i: record.frames[i].error)[len(record.frames) // 2]
+    return sorted(range(len(record.frames)), key=lambda i: record.frames[i].error)[
+        len(record.frames) // 2
+    ]
 
 
 def _short(values) -> list[float]:
@@ -52,7 +76,9 @@ def _short(values) -> list[float]:
 
 
 def picture(record: BlockRecord) -> bytes:
-    """The heat map: rows of the weight across, blocks of a row down; light is a small error, dark the largest."""
+    """The heat map: rows of the weight across, blocks of a row down; light is a small error, dark
+    the largest.
+    """
     rows, blocks = record.shape
     errors = np.array([f.error for f in record.frames]).reshape(rows, blocks).T
     shade = np.rint(errors / max(errors.max(), 1e-12) * (SHADES - 1)).astype(np.uint8)
@@ -68,11 +94,15 @@ def static_part(record: BlockRecord, title: str, note: str) -> str:
         worst = max(f.error for f in record.frames)
         words = f"Error of each block: {rows} rows across, {blocks} blocks of a row down; darkest {worst:.1%} of its size."
         image = base64.b64encode(picture(record)).decode("ascii")
-        parts.append(f'<p>{words}</p><p><img alt="{words}" src="data:image/png;base64,{image}"></p>{_extremes(record)}')
+        parts.append(
+            f'<p>{words}</p><p><img alt="{words}" src="data:image/png;base64,{image}"></p>{_extremes(record)}'
+        )
     else:
         parts.append(_growing(record))
     for i in [first] if record.shape else [0, len(record.frames) - 1]:
-        parts.append(f"<p>{html.escape(_sentence(record.frames[i]))}</p>{_sixteen(record, record.frames[i])}")
+        parts.append(
+            f"<p>{html.escape(_sentence(record.frames[i]))}</p>{_sixteen(record, record.frames[i])}"
+        )
     return "".join(parts) + (f"<p>{html.escape(visible_title(note))}</p>" if note else "")
 
 
@@ -86,11 +116,19 @@ def _row(cells, tag: str = "td") -> str:
 
 
 def _sixteen(record: BlockRecord, f: BlockFrame) -> str:
-    """One line a weight: number, in units of the scale, code in bits, what it stands for, what was lost."""
+    """One line a weight: number, in units of the scale, code in bits, what it stands for, what was
+    lost.
+    """
     scale, lines = f.block_scale * f.tensor_scale, []
     for i, (w, code, value) in enumerate(zip(f.weights, f.codes, f.values, strict=True)):
         mark = " (outlier)" if i == record.outlier else ""
-        numbers = [f"{w:.5f}", f"{w / scale:.2f}", f"{code:04b}", f"{value:.5f}", f"{value - w:+.5f}"]
+        numbers = [
+            f"{w:.5f}",
+            f"{w / scale:.2f}",
+            f"{code:04b}",
+            f"{value:.5f}",
+            f"{value - w:+.5f}",
+        ]
         lines.append(_row([f"{i}{mark}", *numbers]))
     return f"<table>{_row(['', 'weight', 'over the scale', 'code', 'stands for', 'error'], 'th')}{''.join(lines)}</table>"
 
@@ -106,6 +144,16 @@ def _growing(record: BlockRecord) -> str:
     lines = []
     for f in record.frames:
         zeros = sum(code % 8 == 0 for i, code in enumerate(f.codes) if i != record.outlier)
-        lines.append(_row([f.label, f"{f.weights[record.outlier]:.4f}", f"{f.block_scale:g}", f"{f.neighbours:.1%}", zeros]))
+        lines.append(
+            _row(
+                [
+                    f.label,
+                    f"{f.weights[record.outlier]:.4f}",
+                    f"{f.block_scale:g}",
+                    f"{f.neighbours:.1%}",
+                    zeros,
+                ]
+            )
+        )
     head = ["outlier", "its weight", "block scale", "error of the fifteen others", "of them zero"]
     return f"<table>{_row(head, 'th')}{''.join(lines)}</table>"

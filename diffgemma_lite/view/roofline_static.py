@@ -1,4 +1,6 @@
-"""The roofline without script: a picture (svg in an img, so that a sanitizer keeps it) and what every slider can show."""
+"""The roofline without script: a picture (svg in an img, so that a sanitizer keeps it) and what
+every slider can show.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,18 @@ WIDE, HIGH, LEFT, BELOW = 640, 380, 60, 40
 
 
 def static_html(r: Roofline) -> str:
-    """Picture, the first step part by part, every step of the sliders, and the roofs with their sources."""
+    """Picture, the first step part by part, every step of the sliders, and the roofs with their
+    sources.
+    """
     encoded = base64.b64encode(_svg(r).encode()).decode()
     alt = html.escape(r.words.strip("<>"), quote=True)
     return (
         f'<div><img alt="{alt}" style="max-width:100%" src="data:image/svg+xml;base64,{encoded}">'
         + _parts(r)
-        + "".join(f"<details><summary>All steps, {html.escape(p)}</summary>{_steps(r, p)}</details>" for p in r.precisions)
+        + "".join(
+            f"<details><summary>All steps, {html.escape(p)}</summary>{_steps(r, p)}</details>"
+            for p in r.precisions
+        )
         + f"<details><summary>The roofs and their sources</summary>{_roofs(r)}</details></div>"
     )
 
@@ -40,7 +47,10 @@ def _parts(r: Roofline) -> str:
     for part in [*(name for name, *_ in both[1].parts), "all"]:
         cells = [cell for p in both for cell in _cells(p, part)]
         rows.append([part, *cells])
-    head = ["part", *(f"{step_name(p.queries)}: {what}" for p in both for what in ("bytes", "FLOPs", "floor"))]
+    head = [
+        "part",
+        *(f"{step_name(p.queries)}: {what}" for p in both for what in ("bytes", "FLOPs", "floor")),
+    ]
     title = f"One step on {r.devices[0].name}, {precision}, batch {batch}, prefix {r.prefix}"
     note = "Bytes are weights and cache. The floor of a part is the sum over its ops of the longer of moving and computing."
     return f"<p><b>{html.escape(title)}</b></p>{_table(head, rows)}<p>{note}</p>"
@@ -75,29 +85,40 @@ def sources(r: Roofline) -> list[list[str]]:
     rows = [["device", "roof", "value", "memory-bound below (FLOPs per byte)", "source"]]
     for i, device in enumerate((*r.devices, *r.measured)):
         name = device.name + (" (measured)" if i >= len(r.devices) else "")
-        rows.append([name, "bandwidth", si(device.bandwidth.value, "B/s"), "", device.bandwidth.source])
+        rows.append(
+            [name, "bandwidth", si(device.bandwidth.value, "B/s"), "", device.bandwidth.source]
+        )
         for dtype, peak in device.peaks.items():
-            rows.append([name, dtype, si(peak.value, "FLOP/s"), f"{device.ridge(dtype):.4g}", peak.source])
+            rows.append(
+                [name, dtype, si(peak.value, "FLOP/s"), f"{device.ridge(dtype):.4g}", peak.source]
+            )
     return rows
 
 
-# ---- the picture: what the sliders start with --------------------------------------------------------------------------
+# ---- the picture: what the sliders start with
+# --------------------------------------------------------------------------
 
 Place = Callable[[float, float], tuple[float, float]]
 
 
 def heights(r: Roofline) -> tuple[float, float]:
     """The lowest and the highest FLOP/s of the axis: room around every roof and every point."""
-    all_heights = [peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()]
+    all_heights = [
+        peak for device in (*r.devices, *r.measured) for peak in r.roofs(device).values()
+    ]
     all_heights += [p.rate for p in r.points.values()]
     return min(all_heights) / 3, max(all_heights) * 3
 
 
 def corners(r: Roofline, device: Hardware) -> dict[str, list[tuple[float, float]]]:
-    """dtype -> (FLOPs per byte, FLOP/s) of its roof's corners; a device whose peaks are not known has only the slope."""
+    """dtype -> (FLOPs per byte, FLOP/s) of its roof's corners; a device whose peaks are not known
+    has only the slope.
+    """
     (bottom, top), slope = heights(r), device.bandwidth.value
     start = max(SPAN[0], bottom / slope)
-    rest = {dtype: [(peak / slope, peak), (SPAN[1], peak)] for dtype, peak in r.roofs(device).items()}
+    rest = {
+        dtype: [(peak / slope, peak), (SPAN[1], peak)] for dtype, peak in r.roofs(device).items()
+    }
     rest = rest or {"bandwidth": [(min(SPAN[1], top / slope), min(SPAN[1] * slope, top))]}
     return {dtype: [(start, start * slope), *places] for dtype, places in rest.items()}
 
@@ -108,29 +129,42 @@ def _svg(r: Roofline) -> str:
     def at(x: float, y: float) -> tuple[float, float]:
         u = math.log(x / SPAN[0]) / math.log(SPAN[1] / SPAN[0])
         v = math.log(y / bottom) / math.log(top / bottom)
-        return round(LEFT + u * (WIDE - LEFT - 10), 1), round(HIGH - BELOW - v * (HIGH - BELOW - 16), 1)
+        return round(LEFT + u * (WIDE - LEFT - 10), 1), round(
+            HIGH - BELOW - v * (HIGH - BELOW - 16), 1
+        )
 
     parts = [f'<rect width="{WIDE}" height="{HIGH}" fill="#fff"/>', *_axes(at, bottom, top)]
     parts += [*_drawn_roofs(r, at), *_drawn_points(r, at)]
-    frame = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif"'
+    frame = (
+        f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif"'
+    )
     return f"<svg {frame}>{''.join(parts)}</svg>"
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 10, colour: str = "#222") -> str:
+def _text(
+    x: float, y: float, words: str, *, anchor: str = "start", size: int = 10, colour: str = "#222"
+) -> str:
     halo = 'stroke="#fff" stroke-width="3" paint-order="stroke"'
-    return (
-        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" {halo}>{html.escape(words)}</text>'
-    )
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" {halo}>{html.escape(words)}</text>'
 
 
 def _drawn_roofs(r: Roofline, at: Place) -> Iterator[str]:
     for i, device in enumerate((*r.devices, *r.measured)):
-        colour, dash = COLOURS["roofs"][i % 4], ' stroke-dasharray="6 4"' if i >= len(r.devices) else ""
+        colour, dash = (
+            COLOURS["roofs"][i % 4],
+            ' stroke-dasharray="6 4"' if i >= len(r.devices) else "",
+        )
         for dtype, route in corners(r, device).items():
             places = [at(*corner) for corner in route]
             line = " ".join(f"{x},{y}" for x, y in places)
             yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
-            yield _text(places[-1][0], places[-1][1] - 4, f"{device.name} {dtype}", anchor="end", colour=colour)
+            yield _text(
+                places[-1][0],
+                places[-1][1] - 4,
+                f"{device.name} {dtype}",
+                anchor="end",
+                colour=colour,
+            )
 
 
 def _drawn_points(r: Roofline, at: Place) -> Iterator[str]:

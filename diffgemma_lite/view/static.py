@@ -1,8 +1,10 @@
-"""The part of a view that needs no script: a table of steps, a filmstrip of the canvas, one picture.
+"""The part of a view that needs no script: a table of steps, a filmstrip of the canvas, one
+picture.
 
-It is what a reader sees on a code-hosting page, in a notebook that is not trusted, or with scripts off, so it is complete
-by itself and says everything in words and symbols: ✓ accepted, × renoised, Δ after a token whose best guess changed,
-■ pinned, = final. Only tags and styles that JupyterLab's sanitizer keeps. See notebooks 00 and 07.
+It is what a reader sees on a code-hosting page, in a notebook that is not trusted, or with scripts
+off, so it is complete by itself and says everything in words and symbols: ✓ accepted, × renoised, Δ
+after a token whose best guess changed, ■ pinned, = final. Only tags and styles that JupyterLab's
+sanitizer keeps. See notebooks 00 and 07.
 """
 
 from __future__ import annotations
@@ -35,9 +37,12 @@ def png(indices: np.ndarray, palette: np.ndarray) -> bytes:
     height, width = indices.shape
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), indices], axis=1)  # 0: this row is not filtered
+    # 0: this row is not filtered
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), indices], axis=1)
     parts = [
         chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
         chunk(b"PLTE", palette.astype(np.uint8).tobytes()),
@@ -63,9 +68,15 @@ def picture(rows: list[dict]) -> bytes:
     for r in rows:
         shade = np.rint(np.sqrt(np.clip(r["entropy"] / most, 0, 1)) * (SHADES - 1)).astype(np.uint8)
         band = shade.repeat(high, 0).repeat(wide, 1)
-        tick = np.where(r["accepted"] & ~r["pinned"], SHADES + 1, SHADES).astype(np.uint8).repeat(wide, 1)
+        tick = (
+            np.where(r["accepted"] & ~r["pinned"], SHADES + 1, SHADES)
+            .astype(np.uint8)
+            .repeat(wide, 1)
+        )
         band[high - 1 :: high] = tick
-        bands.append(np.pad(band, ((0, 6), (0, wide * widest - band.shape[1])), constant_values=SHADES))
+        bands.append(
+            np.pad(band, ((0, 6), (0, wide * widest - band.shape[1])), constant_values=SHADES)
+        )
     return png(np.concatenate(bands)[:-6], palette())
 
 
@@ -87,18 +98,26 @@ def _film(trace: Trace, r: dict, n: int, kept: int) -> str:
 
 def _step_cells(r: dict, n: int) -> str:
     changed = int(r["revised"][n].sum())
-    values = (f"{r['temperature'][n]:.3f}", f"{r['mean_entropy'][n]:.4f}", f"{int(r['accepted'][n].sum())}", f"{changed}")
+    values = (
+        f"{r['temperature'][n]:.3f}",
+        f"{r['mean_entropy'][n]:.4f}",
+        f"{int(r['accepted'][n].sum())}",
+        f"{changed}",
+    )
     return "".join(f"<td>{v}</td>" for v in values)
 
 
-HEAD = "<th>step</th><th>temperature</th><th>mean entropy (nats)</th><th>accepted</th><th>revised</th>"
+HEAD = (
+    "<th>step</th><th>temperature</th><th>mean entropy (nats)</th><th>accepted</th><th>revised</th>"
+)
 
 
 def _canvas_tables(trace: Trace, r: dict, stop: str, kept: int, name: str) -> str:
     n_steps = len(r["temperature"])
     shown = sorted({0, n_steps // 4, n_steps // 2, (3 * n_steps) // 4, n_steps - 1})
     film = "".join(
-        f"<tr><td>{n + 1}</td>{_step_cells(r, n)}<td style='text-align:left'><code>{_film(trace, r, n, kept)}</code></td></tr>" for n in shown
+        f"<tr><td>{n + 1}</td>{_step_cells(r, n)}<td style='text-align:left'><code>{_film(trace, r, n, kept)}</code></td></tr>"
+        for n in shown
     )
     film += f"<tr><td>committed</td>{'<td></td>' * 4}<td style='text-align:left'><code>{_film(trace, r, n_steps, kept)}</code></td></tr>"
     every = "".join(f"<tr><td>{n + 1}</td>{_step_cells(r, n)}</tr>" for n in range(n_steps))
@@ -125,7 +144,9 @@ def static_part(trace: Trace, row: int, title: str) -> str:
     for order, (i, r) in enumerate(zip(indices, rows, strict=True)):
         size = r["entropy"].shape[1]
         name = f"Canvas {order + 1} of {len(rows)}, {size} positions"
-        parts.append(_canvas_tables(trace, r, trace.canvases[i].stop[row], max(0, min(size, kept)), name))
+        parts.append(
+            _canvas_tables(trace, r, trace.canvases[i].stop[row], max(0, min(size, kept)), name)
+        )
         kept -= size
     return (
         f"<p><b>{html.escape(visible_title(title))}</b></p><p>{html.escape(words)}</p>"

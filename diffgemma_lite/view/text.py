@@ -1,8 +1,9 @@
 """Token text made visible: what cannot be seen is written out, what can be seen is left alone.
 
-Token text is untrusted and may hold anything: newlines, control and zero-width characters, marks that reverse the
-reading direction, a combining accent without a letter. `visible` gives the same characters as `visible` in data.js
-(a test compares the two); the callers then put them in as text, never as markup. Used by notebooks 00 and 07.
+Token text is untrusted and may hold anything: newlines, control and zero-width characters, marks
+that reverse the reading direction, a combining accent without a letter. `visible` gives the same
+characters as `visible` in data.js (a test compares the two); the callers then put them in as text,
+never as markup. Used by notebooks 00 and 07.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import unicodedata
 
 NAMED = {" ": "·", "\n": "⏎", "\t": "⇥"}
-HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs"}  # control, format, surrogate, private, separators
-BLANK = set("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # letters, marks and symbols drawn as nothing
+# control, format, surrogate, private, separators
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs"}
+# letters, marks and symbols drawn as nothing
+BLANK = set("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
 
 def is_hidden(character: str) -> bool:
@@ -27,13 +30,21 @@ def escape_hidden(character: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with spaces as ·, newlines as ⏎, tabs as ⇥, hidden characters as codes, a leading accent on a ◌."""
+    """The text with spaces as ·, newlines as ⏎, tabs as ⇥, hidden characters as codes, a leading
+    accent on a ◌.
+    """
     shown = "".join(NAMED.get(c) or (escape_hidden(c) if is_hidden(c) else c) for c in text)
-    return "◌" + shown if text and unicodedata.category(text[0]).startswith("M") and not is_hidden(text[0]) else shown
+    return (
+        "◌" + shown
+        if text and unicodedata.category(text[0]).startswith("M") and not is_hidden(text[0])
+        else shown
+    )
 
 
 def readable(text: str) -> str:
-    """Running text: spaces, newlines and tabs stay what they are, everything else hidden is written out."""
+    """Running text: spaces, newlines and tabs stay what they are, everything else hidden is written
+    out.
+    """
     return "".join(c if c in NAMED else (escape_hidden(c) if is_hidden(c) else c) for c in text)
 
 

@@ -1,9 +1,10 @@
 """A real browser, and a real JupyterLab to point it at.
 
-`open_page` opens a file with the network off and fails the test on any console error, page error or failed request.
-`lab` is one JupyterLab for the whole session, with its own settings and its own store of trusted notebooks; nothing of the
-user's is read or written. The browser is a module's, not the session's: playwright keeps an event loop running while it
-is open, and the tests that come after need their own.
+`open_page` opens a file with the network off and fails the test on any console error, page error or
+failed request. `lab` is one JupyterLab for the whole session, with its own settings and its own
+store of trusted notebooks; nothing of the user's is read or written. The browser is a module's, not
+the session's: playwright keeps an event loop running while it is open, and the tests that come
+after need their own.
 """
 
 from __future__ import annotations
@@ -24,17 +25,23 @@ def chromium():
 
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if as_root else [], timeout=PATIENCE)
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"] if as_root else [], timeout=PATIENCE
+        )
         yield browser
         browser.close()
 
 
 @pytest.fixture
 def open_page(chromium) -> Iterator[Callable]:
-    """open_page(path, width=1200, scheme="light", motion="no-preference", script=True) -> page, network off."""
+    """open_page(path, width=1200, scheme="light", motion="no-preference", script=True) -> page,
+    network off.
+    """
     opened = []
 
-    def open_it(path: Path, *, width=1200, scheme="light", motion="no-preference", script=True, ignore=()):
+    def open_it(
+        path: Path, *, width=1200, scheme="light", motion="no-preference", script=True, ignore=()
+    ):
         context = chromium.new_context(
             viewport={"width": width, "height": 900},
             color_scheme=scheme,

@@ -1,4 +1,6 @@
-"""What the browser tests stand on: where the browser is, what it complained about, and a JupyterLab to point it at."""
+"""What the browser tests stand on: where the browser is, what it complained about, and a JupyterLab
+to point it at.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 300_000  # milliseconds: a limit against hanging, not a measure; a shared machine can be ten times slower than a free one
-INSTALL = "sudo apt-get install -y chromium"  # or Google Chrome from its own site, on macOS and Windows
+# milliseconds: a limit against hanging, not a measure; a shared machine can be ten times slower
+# than a free one
+PATIENCE = 300_000
+# or Google Chrome from its own site, on macOS and Windows
+INSTALL = "sudo apt-get install -y chromium"
 MAC_CHROME = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
 
 def browser_path() -> str:
     """The browser's executable; a test without one skips by name, and fails where CI=true."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", MAC_CHROME)
+    names = (
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "google-chrome-stable",
+        "chrome",
+        MAC_CHROME,
+    )
     for name in (os.environ.get("DIFFGEMMA_BROWSER") or "", *names):
         if found := shutil.which(name):
             return found
@@ -67,12 +79,19 @@ class Complaints:
     def __init__(self, page, ignore: tuple[str, ...] = ()):
         self.found: list[str] = []
         self.ignore = ignore
-        page.on("console", lambda m: m.type == "error" and self.add(f"console: {m.text} ({m.location.get('url', '')})"))
+        page.on(
+            "console",
+            lambda m: (
+                m.type == "error" and self.add(f"console: {m.text} ({m.location.get('url', '')})")
+            ),
+        )
         page.on("pageerror", lambda e: self.add(f"exception: {e}"))
         page.on("requestfailed", self._failed)
 
     def _failed(self, request) -> None:
-        """A page that is left or loaded again drops what it was still reading of its own; that is no fault of it."""
+        """A page that is left or loaded again drops what it was still reading of its own; that is
+        no fault of it.
+        """
         if not (request.url.startswith("blob:") and "ERR_ABORTED" in str(request.failure)):
             self.add(f"request: {request.url[:120]} {request.failure}")
 
@@ -94,32 +113,49 @@ class Lab:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         own = home / "jupyter"
-        places = {f"JUPYTER_{kind}_DIR": str(own / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+        places = {
+            f"JUPYTER_{kind}_DIR": str(own / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")
+        }
         self._settings(own / "config" / "labconfig")
         # the package and the simulated traces, whatever the kernel's folder is
         python_path = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         self.env = os.environ | places | {"PYTHONPATH": os.pathsep.join(python_path)}
         self.env |= {"OMP_NUM_THREADS": "2", "IPYTHONDIR": str(own / "ipython")}
         options = [
-            f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", "--no-browser",
-            f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}", "--allow-root",
-            "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
-        ]  # fmt: skip
+            f"--ServerApp.port={self.port}",
+            "--ServerApp.port_retries=0",
+            "--ServerApp.ip=127.0.0.1",
+            "--no-browser",
+            f"--IdentityProvider.token={self.token}",
+            f"--ServerApp.root_dir={self.folder}",
+            "--allow-root",
+            "--LabApp.expose_app_in_browser=True",
+            "--LabApp.extension_manager=readonly",
+        ]
         self.log = (own / "lab.log").open("wb")
         command = [sys.executable, "-m", "jupyterlab", *options]
-        self.process = subprocess.Popen(command, env=self.env, stdout=self.log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, env=self.env, stdout=self.log, stderr=subprocess.STDOUT
+        )
         self._wait()
 
     def _settings(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         overrides = {
-            "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-            "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},  # every cell is in the page
+            "@jupyterlab/apputils-extension:notification": {
+                "fetchNews": "false",
+                "checkForUpdates": False,
+            },
+            # every cell is in the page
+            "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
         }
         (folder / "default_setting_overrides.json").write_text(json.dumps(overrides))
 
     def _wait(self) -> None:
-        address, deadline = f"http://127.0.0.1:{self.port}/api/status?token={self.token}", time.monotonic() + PATIENCE / 1000
+        address, deadline = (
+            f"http://127.0.0.1:{self.port}/api/status?token={self.token}",
+            time.monotonic() + PATIENCE / 1000,
+        )
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
@@ -128,7 +164,9 @@ class Lab:
                     return
             except OSError:
                 time.sleep(0.2)
-        raise RuntimeError("JupyterLab did not start:\n" + (self.home / "jupyter" / "lab.log").read_text()[-3000:])
+        raise RuntimeError(
+            "JupyterLab did not start:\n" + (self.home / "jupyter" / "lab.log").read_text()[-3000:]
+        )
 
     def close(self) -> None:
         address = f"http://127.0.0.1:{self.port}/api/shutdown?token={self.token}"
@@ -155,7 +193,9 @@ class Lab:
 
     def open(self, page, name: str) -> None:
         """Open a notebook in its own workspace and wait until its cells are drawn."""
-        page.goto(f"http://127.0.0.1:{self.port}/lab/workspaces/{name.split('.')[0]}/tree/{name}?token={self.token}&reset")
+        page.goto(
+            f"http://127.0.0.1:{self.port}/lab/workspaces/{name.split('.')[0]}/tree/{name}?token={self.token}&reset"
+        )
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
         ready = "() => window.jupyterapp?.shell.currentWidget?.content?.widgets?.length > 0"
         page.wait_for_function(ready, timeout=PATIENCE)
@@ -163,13 +203,18 @@ class Lab:
     def run_all(self, page, timeout: float) -> list[str]:
         """Run every cell and wait for the last; returns the errors that cells put out."""
         page.wait_for_function(
-            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=PATIENCE
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
+            timeout=PATIENCE,
         )
         run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
-        page.evaluate(f"() => {{ window.ran = ''; {run}.then(() => window.ran = 'done'); {WATCH_KERNEL} }}")
+        page.evaluate(
+            f"() => {{ window.ran = ''; {run}.then(() => window.ran = 'done'); {WATCH_KERNEL} }}"
+        )
         page.wait_for_function("() => window.ran !== ''", timeout=timeout * 1000)
         if (ended := page.evaluate("() => window.ran")) != "done":
-            raise RuntimeError(f"the kernel went {ended} under way; the machine may be out of memory")
+            raise RuntimeError(
+                f"the kernel went {ended} under way; the machine may be out of memory"
+            )
         return page.evaluate(
             """() => window.jupyterapp.shell.currentWidget.content.widgets.flatMap((cell) =>
             (cell.model.sharedModel.outputs ?? []).filter((o) => o.output_type === 'error')
@@ -177,4 +222,6 @@ class Lab:
         )
 
     def shut_kernels(self, page) -> None:
-        page.evaluate("async () => { await window.jupyterapp.serviceManager.sessions.shutdownAll(); }")
+        page.evaluate(
+            "async () => { await window.jupyterapp.serviceManager.sessions.shutdownAll(); }"
+        )

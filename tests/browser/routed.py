@@ -17,6 +17,11 @@ def routed(L=4, C=24, E=8, k=2, *, seed=0, texts=None) -> RoutingRecord:
     ids = rng.permutation(C) if texts else rng.integers(0, 50, C)
     text_of = texts or (lambda i: f" w{i}")
     return RoutingRecord(
-        ids=ids, index=index, weights=weights, probs=chosen, uniform=E * (1 - (1 - k / E) ** np.arange(1, C + 1)),
-        num_experts=E, texts={int(i): text_of(int(i)) for i in ids},
-    )  # fmt: skip
+        ids=ids,
+        index=index,
+        weights=weights,
+        probs=chosen,
+        uniform=E * (1 - (1 - k / E) ** np.arange(1, C + 1)),
+        num_experts=E,
+        texts={int(i): text_of(int(i)) for i in ids},
+    )

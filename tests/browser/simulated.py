@@ -1,7 +1,9 @@
-"""Simulated traces for the tests of the views: a numpy imitation of the entropy-bound rule, with no model behind it.
+"""Simulated traces for the tests of the views: a numpy imitation of the entropy-bound rule, with no
+model behind it.
 
-A test fixture only. Probabilities are made up and sharpen as steps pass; everything after them (draw, entropy, order,
-budget, accept, renoise, revise) follows the published rule, so the views can be checked against it.
+A test fixture only. Probabilities are made up and sharpen as steps pass; everything after them
+(draw, entropy, order, budget, accept, renoise, revise) follows the published rule, so the views can
+be checked against it.
 """
 
 from __future__ import annotations
@@ -28,8 +30,24 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def simulate(C=64, N=12, V=512, K=5, B=1, *, seed=0, canvases=1, pinned=(), bound=0.1, texts=None, label=None, layers=0) -> Trace:
-    """A Trace of `canvases` canvases [B, C], N steps each; with `layers` it has the attention of so many."""
+def simulate(
+    C=64,
+    N=12,
+    V=512,
+    K=5,
+    B=1,
+    *,
+    seed=0,
+    canvases=1,
+    pinned=(),
+    bound=0.1,
+    texts=None,
+    label=None,
+    layers=0,
+) -> Trace:
+    """A Trace of `canvases` canvases [B, C], N steps each; with `layers` it has the attention of so
+    many.
+    """
     rng = np.random.default_rng(seed)
     made = [_canvas(rng, C, N, V, K, B, pinned if i == 0 else (), bound) for i in range(canvases)]
     for i, canvas in enumerate(made if layers else []):
@@ -38,7 +56,14 @@ def simulate(C=64, N=12, V=512, K=5, B=1, *, seed=0, canvases=1, pinned=(), boun
     tokens = [np.concatenate([f[b] for f in final]).tolist() for b in range(B)]
     meta = {"source": "simulated"} | ({"label": label} if label else {})
     sampler = {"confidence_threshold": 0.005, "entropy_bound": bound, "t_max": 0.8, "t_min": 0.4}
-    trace = Trace(prompt=[[1, 2, 3]] * B, canvases=made, tokens=tokens, vocab_size=V, sampler=sampler, meta=meta)
+    trace = Trace(
+        prompt=[[1, 2, 3]] * B,
+        canvases=made,
+        tokens=tokens,
+        vocab_size=V,
+        sampler=sampler,
+        meta=meta,
+    )
     return trace.with_texts(texts or (lambda i: (" " if i % 3 else "") + WORDS[i % len(WORDS)]))
 
 
@@ -61,29 +86,47 @@ def _canvas(rng, C, N, V, K, B, pinned, bound) -> CanvasTrace:
         rest = np.clip(1 - probs.sum(-1), 1e-12, 1)
         entropy = -(probs * np.log(np.clip(probs, 1e-12, 1))).sum(-1) - rest * np.log(rest / V)
         order = np.argsort(-probs, -1, kind="stable")
-        top_ids, top_probs = np.take_along_axis(target, order, -1), np.take_along_axis(probs, order, -1)
+        top_ids, top_probs = (
+            np.take_along_axis(target, order, -1),
+            np.take_along_axis(probs, order, -1),
+        )
         pick = (rng.random((B, C, 1)) > np.cumsum(probs, -1)).sum(-1)
         choices = np.concatenate([target, rng.integers(0, V, (B, C, 1))], -1)
         drawn = np.take_along_axis(choices, pick[..., None], -1)[..., 0]
         accepted = accept(entropy, bound, pins)
         argmax = top_ids[..., 0]
         revised = np.zeros_like(pins) if previous is None else argmax != previous
-        record.append((canvas, drawn, argmax, entropy, accepted, revised & ~pins, top_ids, top_probs))
+        record.append(
+            (canvas, drawn, argmax, entropy, accepted, revised & ~pins, top_ids, top_probs)
+        )
         previous = argmax
         canvas = np.where(pins, held, np.where(accepted, drawn, rng.integers(0, V, (B, C))))
     stacked = [np.stack([step[i] for step in record]) for i in range(8)]
     mean = np.where(pins, np.nan, stacked[3])
     return CanvasTrace(
-        canvas=stacked[0], sampled=stacked[1], argmax=stacked[2], entropy=stacked[3],
-        accepted=stacked[4], revised=stacked[5],
-        top_ids=stacked[6], top_probs=stacked[7], finished=np.repeat(np.arange(N)[:, None] == N - 1, B, 1), pinned=pins,
-        temperature=0.4 + 0.4 * np.arange(N, 0, -1) / N, mean_entropy=np.nanmean(mean, -1), last_canvas=canvas,
-        steps=np.full(B, N), stop=["steps"] * B, entropy_bound=bound,
-    )  # fmt: skip
+        canvas=stacked[0],
+        sampled=stacked[1],
+        argmax=stacked[2],
+        entropy=stacked[3],
+        accepted=stacked[4],
+        revised=stacked[5],
+        top_ids=stacked[6],
+        top_probs=stacked[7],
+        finished=np.repeat(np.arange(N)[:, None] == N - 1, B, 1),
+        pinned=pins,
+        temperature=0.4 + 0.4 * np.arange(N, 0, -1) / N,
+        mean_entropy=np.nanmean(mean, -1),
+        last_canvas=canvas,
+        steps=np.full(B, N),
+        stop=["steps"] * B,
+        entropy_bound=bound,
+    )
 
 
 def add_attention(canvas: CanvasTrace, prefix: int, layers: int, seed=0, kept=4) -> None:
-    """Four targets of every position in a row of `prefix` + C positions; a few of them move from step to step."""
+    """Four targets of every position in a row of `prefix` + C positions; a few of them move from
+    step to step.
+    """
     rng = np.random.default_rng(seed + 99)
     N, B, C = canvas.canvas.shape
     first = rng.random((1, B, C, layers, 1, prefix + C)).argpartition(-kept, -1)[..., 0, -kept:]
@@ -105,7 +148,9 @@ def accept(entropy, bound, pinned):
 
 
 def worst_case(V: int, C=256, N=48, K=5) -> Trace:
-    """Nothing compresses: ids, candidates, probabilities and entropies are random at every step, every text differs."""
+    """Nothing compresses: ids, candidates, probabilities and entropies are random at every step,
+    every text differs.
+    """
     rng = np.random.default_rng(V)
     probs = np.sort(rng.dirichlet(np.ones(K + 1), (N, 1, C))[..., :K], -1)[..., ::-1]
 
@@ -114,15 +159,32 @@ def worst_case(V: int, C=256, N=48, K=5) -> Trace:
 
     top = ids(N, 1, C, K)
     canvas = CanvasTrace(
-        canvas=ids(N, 1, C), sampled=ids(N, 1, C), argmax=top[..., 0], entropy=rng.uniform(0, np.log(V), (N, 1, C)),
-        accepted=rng.random((N, 1, C)) < 0.5, revised=rng.random((N, 1, C)) < 0.5, finished=np.zeros((N, 1), bool),
-        pinned=np.zeros((1, C), bool), temperature=np.linspace(0.8, 0.4, N), mean_entropy=rng.uniform(1, 5, (N, 1)),
-        top_ids=top, top_probs=probs, last_canvas=ids(1, C), steps=np.full(1, N), stop=["steps"], entropy_bound=0.1,
-    )  # fmt: skip
-    trace = Trace([[1, 2]], [canvas], [canvas.committed[0].tolist()], V, {"confidence_threshold": 0.005}, {})
+        canvas=ids(N, 1, C),
+        sampled=ids(N, 1, C),
+        argmax=top[..., 0],
+        entropy=rng.uniform(0, np.log(V), (N, 1, C)),
+        accepted=rng.random((N, 1, C)) < 0.5,
+        revised=rng.random((N, 1, C)) < 0.5,
+        finished=np.zeros((N, 1), bool),
+        pinned=np.zeros((1, C), bool),
+        temperature=np.linspace(0.8, 0.4, N),
+        mean_entropy=rng.uniform(1, 5, (N, 1)),
+        top_ids=top,
+        top_probs=probs,
+        last_canvas=ids(1, C),
+        steps=np.full(1, N),
+        stop=["steps"],
+        entropy_bound=0.1,
+    )
+    trace = Trace(
+        [[1, 2]], [canvas], [canvas.committed[0].tolist()], V, {"confidence_threshold": 0.005}, {}
+    )
     return trace.with_texts(_random_text)
 
 
 def _random_text(i: int) -> str:
     """A space and two to eight letters that depend on the id alone."""
-    return " " + "".join(string.ascii_letters[b % 52] for b in hashlib.blake2b(b"%d" % i, digest_size=2 + i % 7).digest())
+    return " " + "".join(
+        string.ascii_letters[b % 52]
+        for b in hashlib.blake2b(b"%d" % i, digest_size=2 + i % 7).digest()
+    )

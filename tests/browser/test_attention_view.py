@@ -1,4 +1,6 @@
-"""The inspector's attention: the page says what `observe` sees, marks it in the canvas, and says what it left out."""
+"""The inspector's attention: the page says what `observe` sees, marks it in the canvas, and says
+what it left out.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,28 @@ PROMPT = 11
 
 @pytest.fixture(scope="module")
 def run():
-    """A real run of the small model: its trace, and for each canvas and step what `observe` saw in a second pass."""
+    """A real run of the small model: its trace, and for each canvas and step what `observe` saw in
+    a second pass.
+    """
     model, settings, steps = tiny(), sampler(), []
     ids = random_ids(1, PROMPT, seed=4)
     out = generate(
-        model, ids, settings, max_new_tokens=2 * C, generator=generator(3), trace="attention",
+        model,
+        ids,
+        settings,
+        max_new_tokens=2 * C,
+        generator=generator(3),
+        trace="attention",
         on_step=lambda step: steps.append(step),
-    )  # fmt: skip
+    )
     trace, seen_at, cache, fresh = out.trace.with_texts(lambda i: f" w{i}"), {}, None, ids
     for k, canvas in enumerate(trace.canvases):
         with torch.no_grad():
             cache = model.encode(fresh, None, cache)
             for n in range(settings.max_denoising_steps):
-                before = steps[k * settings.max_denoising_steps + n - 1].scaled_logits if n else None
+                before = (
+                    steps[k * settings.max_denoising_steps + n - 1].scaled_logits if n else None
+                )
                 with observe(model) as seen:
                     model.decode(torch.from_numpy(canvas.canvas[n]), cache, before)
                 seen_at[k, n] = most_attended(seen, 4)
@@ -47,20 +58,29 @@ def live(page):
 
 
 def seek(page, n: int) -> None:
-    page.locator("input[type=range]").evaluate("(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", n)
+    page.locator("input[type=range]").evaluate(
+        "(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", n
+    )
 
 
 def listed(page, layer: int) -> list[tuple[int, float, str]]:
     """Of one layer: position, weight and the token's text, as the page has them."""
     what = "[Number(x.dataset.at), Number(x.dataset.weight), x.querySelector('code').textContent]"
-    return page.locator(".layer").nth(layer).locator("li").evaluate_all(f"all => all.map((x) => {what})")
+    return (
+        page.locator(".layer")
+        .nth(layer)
+        .locator("li")
+        .evaluate_all(f"all => all.map((x) => {what})")
+    )
 
 
 def marked(page) -> dict[str, tuple[int, int]]:
     """Rank -> (canvas, position) of the cells that carry a mark."""
-    return dict(page.locator(".cell[data-attended]").evaluate_all(
-        "all => all.map((x) => [x.dataset.attended, [Number(x.dataset.c), Number(x.dataset.p)]])"
-    ))  # fmt: skip
+    return dict(
+        page.locator(".cell[data-attended]").evaluate_all(
+            "all => all.map((x) => [x.dataset.attended, [Number(x.dataset.c), Number(x.dataset.p)]])"
+        )
+    )
 
 
 def test_positions_weights_and_tokens_are_those_that_observe_sees(open_page, run, tmp_path):
@@ -78,16 +98,26 @@ def test_positions_weights_and_tokens_are_those_that_observe_sees(open_page, run
             assert np.allclose([w for _, w, _ in got], weights[layer], atol=0.00051)
             for at, _, text in got:
                 row = np.concatenate(
-                    [trace.prompt[0], *(x.committed[0] for x in trace.canvases[:c]), trace.canvases[c].canvas[n, 0]]
+                    [
+                        trace.prompt[0],
+                        *(x.committed[0] for x in trace.canvases[:c]),
+                        trace.canvases[c].canvas[n, 0],
+                    ]
                 )
                 assert text == visible(trace.texts[int(row[at])])
         expected = {
-            str(rank + 1): list(divmod(int(at) - PROMPT, C)) for rank, at in enumerate(positions[-1]) if at >= PROMPT
+            str(rank + 1): list(divmod(int(at) - PROMPT, C))
+            for rank, at in enumerate(positions[-1])
+            if at >= PROMPT
         }
         assert marked(page) == expected  # the last layer is chosen at first
-        context = page.locator(".context mark").evaluate_all("all => all.map((x) => [x.dataset.attended, x.textContent])")
+        context = page.locator(".context mark").evaluate_all(
+            "all => all.map((x) => [x.dataset.attended, x.textContent])"
+        )
         assert sorted(context) == [
-            [str(r + 1), visible(trace.texts[trace.prompt[0][at]])] for r, at in enumerate(positions[-1]) if at < PROMPT
+            [str(r + 1), visible(trace.texts[trace.prompt[0][at]])]
+            for r, at in enumerate(positions[-1])
+            if at < PROMPT
         ]
     seek(page, 2 * n_steps + 1)  # the commit shows its last step
     assert "at step 6," in page.locator(".attention .caption").first.text_content()
@@ -103,7 +133,9 @@ def test_the_keyboard_goes_through_the_layers_and_the_marks_follow(open_page, ru
     for layer in (layers - 1, 0, 1, 2):  # Down from the last goes round to the first
         positions = seen_at[0, 3][0][0, 0, layer].tolist()
         assert page.locator(".layer input").nth(layer).is_checked()
-        assert sorted(marked(page).values()) == sorted([0, at - PROMPT] for at in positions if at >= PROMPT)
+        assert sorted(marked(page).values()) == sorted(
+            [0, at - PROMPT] for at in positions if at >= PROMPT
+        )
         page.keyboard.press("ArrowDown")
     assert page.locator("input[type=range]").input_value() == "3"  # the player did not move
     page.locator(".layer").nth(1).locator("ol").click()
@@ -140,7 +172,10 @@ def test_a_large_page_keeps_some_steps_and_says_which(open_page, tmp_path):
 def test_the_worst_case_with_attention_fits(tmp_path, vocabulary, layers):
     trace = worst_case(vocabulary)
     add_attention(trace.canvases[0], 2, layers)
-    assert len(json.dumps({"data": player(trace)._repr_mimebundle_()}, ensure_ascii=False).encode()) < 300_000
+    assert (
+        len(json.dumps({"data": player(trace)._repr_mimebundle_()}, ensure_ascii=False).encode())
+        < 300_000
+    )
     if vocabulary == 2048:  # the larger one takes as many tries again
         assert player_html(trace, tmp_path / "worst.html").stat().st_size < 400_000
 
@@ -149,8 +184,14 @@ def test_room_decides_what_is_kept_and_the_page_says_so():
     trace = simulate(32, 9, layers=6)
     full = attention_payload(trace, 0, float("inf"))
     size = sum(len(full["canvases"][0][name]["d"]) for name in ("at", "weight"))
-    assert full["canvases"][0]["steps"] == list(range(9)) and attention_payload(trace, 0, size - 1) != full
-    steps = [len(attention_payload(trace, 0, size * share)["canvases"][0]["steps"]) for share in (1, 0.7, 0.3, 0.12)]
+    assert (
+        full["canvases"][0]["steps"] == list(range(9))
+        and attention_payload(trace, 0, size - 1) != full
+    )
+    steps = [
+        len(attention_payload(trace, 0, size * share)["canvases"][0]["steps"])
+        for share in (1, 0.7, 0.3, 0.12)
+    ]
     assert steps == sorted(steps, reverse=True) and steps[-1] == 1
     assert attention_payload(trace, 0, size * 0.08)["canvases"][0]["at"]["s"][3] < 4
     assert attention_payload(trace, 0, 10) is None

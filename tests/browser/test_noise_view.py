@@ -9,7 +9,15 @@ from test_player import CONTRAST, ROOT, cells, focused, frame, live, pause_after
 
 from diffgemma_lite.view import noise_view
 from diffgemma_lite.view.host import page as page_of
-from diffgemma_lite.view.noise_record import CHANGED, ITSELF, LEVELS, MARKS, MASKED, noise_record, path_record
+from diffgemma_lite.view.noise_record import (
+    CHANGED,
+    ITSELF,
+    LEVELS,
+    MARKS,
+    MASKED,
+    noise_record,
+    path_record,
+)
 from diffgemma_lite.view.text import visible
 
 WORDS = dict(enumerate([" the", "sentence", "\n    ", "on", " a", "page", "."]))
@@ -24,7 +32,9 @@ def record():
 
 def written(folder, record, title="Noise"):
     path = folder / "noise.html"
-    path.write_text(page_of(noise_view(record, title=title, note="A note.").html, title), encoding="utf-8")
+    path.write_text(
+        page_of(noise_view(record, title=title, note="A note.").html, title), encoding="utf-8"
+    )
     return path
 
 
@@ -50,9 +60,17 @@ def test_every_level_shows_the_record(open_page, noise_file, record):
             spoken = ["noised to itself" if m == ITSELF else MARKS[m] for m in path.marks[level]]
             assert all(words in label for words, label in zip(spoken, labels[at], strict=True))
             changed = sum(m in (CHANGED, MASKED) for m in path.marks[level])
-            assert page.locator(".heading span").nth(n).text_content().startswith(f"{changed} of {len(TEXT)}")
+            assert (
+                page.locator(".heading span")
+                .nth(n)
+                .text_content()
+                .startswith(f"{changed} of {len(TEXT)}")
+            )
             numbers = page.locator(".curve output").nth(n).text_content()
-            assert numbers == f"observed {path.observed[level]:.3f} · expected {path.expected[level]:.3f}"
+            assert (
+                numbers
+                == f"observed {path.observed[level]:.3f} · expected {path.expected[level]:.3f}"
+            )
         reading = page.locator(".decoded").all_text_contents()
         assert reading[0] == "".join(WORDS[i] for i in record.paths[0].ids[level])
         assert reading[1].count("▒") == sum(i == V for i in record.paths[1].ids[level])
@@ -67,9 +85,17 @@ def test_what_the_model_sees_gives_only_the_masks_away(open_page, noise_file, re
     assert cells(page) == marked
     states = [c.split()[1] for c in cells(page, "class")]
     assert states[: len(TEXT)] == ["unchanged"] * len(TEXT)
-    assert [s == "masked" for s in states[len(TEXT) :]] == [m == MASKED for m in record.paths[1].marks[12]]
-    everything = " ".join([*cells(page, "label"), *page.locator(".detail, .status").all_inner_texts()])
-    assert not [words for words in ("in the text", "noised to itself", ", unchanged", ", changed") if words in everything]
+    assert [s == "masked" for s in states[len(TEXT) :]] == [
+        m == MASKED for m in record.paths[1].marks[12]
+    ]
+    everything = " ".join(
+        [*cells(page, "label"), *page.locator(".detail, .status").all_inner_texts()]
+    )
+    assert not [
+        words
+        for words in ("in the text", "noised to itself", ", unchanged", ", changed")
+        if words in everything
+    ]
     hit = record.paths[0].marks[12].index(CHANGED)
     page.locator(f".cell[data-panel='0'][data-p='{hit}']").click()
     assert "Nothing says so" in page.locator(".detail").inner_text()
@@ -93,37 +119,72 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, noise_file):
         if reached[-1] == "SUMMARY":
             break
     assert reached == [
-        "First level, t = 0.00", "One level back", "Play", "One level on", "Last level, t = 1.00", "Noise level t", "marked",
-        "0", "Text to read, uniform-state", "Text to read, absorbing-state", "SUMMARY",
-    ]  # fmt: skip
+        "First level, t = 0.00",
+        "One level back",
+        "Play",
+        "One level on",
+        "Last level, t = 1.00",
+        "Noise level t",
+        "marked",
+        "0",
+        "Text to read, uniform-state",
+        "Text to read, absorbing-state",
+        "SUMMARY",
+    ]
     page.keyboard.press("Enter")
-    assert page.locator("details table tr").count() == len(LEVELS) + 1 and page.locator("details table").is_visible()
-    for key, place in (("End", 20), ("ArrowLeft", 19), ("Home", 0), ("ArrowRight", 1), (".", 2), (",", 1), ("PageDown", 2)):
+    assert (
+        page.locator("details table tr").count() == len(LEVELS) + 1
+        and page.locator("details table").is_visible()
+    )
+    for key, place in (
+        ("End", 20),
+        ("ArrowLeft", 19),
+        ("Home", 0),
+        ("ArrowRight", 1),
+        (".", 2),
+        (",", 1),
+        ("PageDown", 2),
+    ):
         page.locator("input[type=range]").focus()
         page.keyboard.press(key)
         assert frame(page) == place, key
     page.locator(".cell[tabindex='0']").focus()
-    columns = page.locator(".grid").first.evaluate("g => getComputedStyle(g).gridTemplateColumns.split(' ').length")
-    moves = {"ArrowRight": 1, "ArrowDown": 1 + columns, "ArrowLeft": columns, "ArrowUp": 0, "End": 47, "Home": 0}
+    columns = page.locator(".grid").first.evaluate(
+        "g => getComputedStyle(g).gridTemplateColumns.split(' ').length"
+    )
+    moves = {
+        "ArrowRight": 1,
+        "ArrowDown": 1 + columns,
+        "ArrowLeft": columns,
+        "ArrowUp": 0,
+        "End": 47,
+        "Home": 0,
+    }
     for key, place in moves.items():
         page.keyboard.press(key)
         assert focused(page) == str(place), key
         assert page.locator(".detail h4").text_content() == f"Position {place}"
-        assert page.locator(".cell[aria-selected='true']").count() == 2  # the same position in both panels
+        # the same position in both panels
+        assert page.locator(".cell[aria-selected='true']").count() == 2
     page.keyboard.press(" ")
     stopped = pause_after(page, 4, " ")
     page.wait_for_timeout(700)
     assert frame(page) == stopped and page.get_by_role("button", name="Play").count() == 1
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
-    assert page.locator("input[type=range]").evaluate("r => getComputedStyle(r).outlineStyle") != "none"
+    assert (
+        page.locator("input[type=range]").evaluate("r => getComputedStyle(r).outlineStyle")
+        != "none"
+    )
 
 
 def test_play_stops_at_the_end_and_a_click_on_the_curve_seeks(open_page, noise_file):
     page = live(open_page(noise_file))
     seek(page, 18)
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("r => r.value === '20'", arg=page.locator("input[type=range]").element_handle())
+    page.wait_for_function(
+        "r => r.value === '20'", arg=page.locator("input[type=range]").element_handle()
+    )
     page.get_by_role("button", name="Play").wait_for()  # it has paused by itself
     box = page.locator(".curve svg").first.bounding_box()
     page.mouse.click(box["x"] + box["width"] * (4 + 292 * 0.25) / 300, box["y"] + 20)
@@ -149,7 +210,9 @@ def test_hostile_text_is_text_and_nothing_else(open_page, tmp_path):
     for p in range(0, len(HOSTILE), 6):
         page.locator(f".cell[data-panel='0'][data-p='{p}']").click()
     assert page.evaluate("() => window.pwned") is None
-    assert page.evaluate(f"() => {ROOT}.querySelectorAll('script, img, iframe, .cell b').length") == 0
+    assert (
+        page.evaluate(f"() => {ROOT}.querySelectorAll('script, img, iframe, .cell b').length") == 0
+    )
     assert page.locator("h3").text_content() == "<img src=x onerror=window.pwned=1>"
 
 
@@ -167,10 +230,15 @@ def test_reduced_motion_and_both_themes(open_page, noise_file):
     assert frame(still) == 0  # nothing plays by itself
     for page, fades in ((still, False), (light, True)):
         page.get_by_role("button", name="Play").click()
-        duration = page.locator(".grid .cell").first.evaluate("c => getComputedStyle(c).transitionDuration")
+        duration = page.locator(".grid .cell").first.evaluate(
+            "c => getComputedStyle(c).transitionDuration"
+        )
         assert (duration == "0.16s") == fades
         page.get_by_role("button", name="Pause").click()
-    grounds = [p.locator(".dg").evaluate("d => getComputedStyle(d).backgroundColor") for p in (still, light)]
+    grounds = [
+        p.locator(".dg").evaluate("d => getComputedStyle(d).backgroundColor")
+        for p in (still, light)
+    ]
     assert grounds[0] != grounds[1]
     for page in (still, light):
         seek(page, 12)
@@ -178,7 +246,8 @@ def test_reduced_motion_and_both_themes(open_page, noise_file):
         assert page.locator(".grid .cell:not(.masked)").evaluate_all(PAINTED) >= 4.5
 
 
-# the contrast of ink and ground where the ground is a mixed colour: drawn on a canvas, which knows every notation
+# the contrast of ink and ground where the ground is a mixed colour: drawn on a canvas, which knows
+# every notation
 PAINTED = """cells => {
   const pixel = document.createElement('canvas').getContext('2d');
   const rgb = (css) => {

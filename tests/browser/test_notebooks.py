@@ -1,4 +1,5 @@
-"""Every notebook where a reader meets it: six gates, on the notebooks that exist and on a specimen made here.
+"""Every notebook where a reader meets it: six gates, on the notebooks that exist and on a specimen
+made here.
 
 1 opened untrusted in JupyterLab: tables and pictures, no "Error displaying widget"; 2 trusted and not run: players live;
 3 Run All: live widgets answer to keyboard and slider; 4 exported page from a file with the network off: players live;
@@ -63,17 +64,25 @@ live_player(fail, knobs={"seed": 0}, title="failing")""",
 def specimen(tmp_path_factory, lab) -> Path:
     """A small notebook with recorded and live players, run and tidied by the course's own command."""
     path = tmp_path_factory.mktemp("specimen") / "specimen.ipynb"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in SPECIMEN])
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in SPECIMEN]
+    )
     nbformat.write(notebook, path)
     command = [sys.executable, "-m", "diffgemma_lite.course", "run", str(path)]
-    done = subprocess.run(command, check=False, env=lab.env, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        command, check=False, env=lab.env, capture_output=True, text=True, cwd=ROOT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return path
 
 
 @pytest.fixture(params=["specimen", *[p.stem for p in NOTEBOOKS]])
 def notebook(request) -> Path:
-    return request.getfixturevalue("specimen") if request.param == "specimen" else ROOT / "notebooks" / f"{request.param}.ipynb"
+    return (
+        request.getfixturevalue("specimen")
+        if request.param == "specimen"
+        else ROOT / "notebooks" / f"{request.param}.ipynb"
+    )
 
 
 @pytest.fixture
@@ -101,27 +110,42 @@ KEYS = {
 def pages_of(path: Path) -> list[str]:
     """The HTML of the notebook's committed outputs."""
     cells = nbformat.read(path, 4).cells
-    return [o.get("data", {}).get("text/html", "") for cell in cells for o in cell.get("outputs", [])]
+    return [
+        o.get("data", {}).get("text/html", "") for cell in cells for o in cell.get("outputs", [])
+    ]
 
 
 def recorded(path: Path, view: str | None = None) -> int:
     """How many recorded views the notebook's committed outputs hold, of one kind or of all."""
-    return sum(page.count("<div data-dg=" if view is None else f'data-view="{view}"') for page in pages_of(path))
+    return sum(
+        page.count("<div data-dg=" if view is None else f'data-view="{view}"')
+        for page in pages_of(path)
+    )
 
 
 def static_pictures(path: Path) -> int:
-    """How many pictures stand in the static parts of those views (a view whose facts are a table has none)."""
-    return sum(page.count('src="data:image/png') for page in pages_of(path) if "<div data-dg=" in page)
+    """How many pictures stand in the static parts of those views (a view whose facts are a table
+    has none).
+    """
+    return sum(
+        page.count('src="data:image/png') for page in pages_of(path) if "<div data-dg=" in page
+    )
 
 
 def figures(path: Path) -> int:
     """How many plotly figures the notebook's committed outputs hold."""
-    return sum(PLOTLY in o.get("data", {}) for cell in nbformat.read(path, 4).cells for o in cell.get("outputs", []))
+    return sum(
+        PLOTLY in o.get("data", {})
+        for cell in nbformat.read(path, 4).cells
+        for o in cell.get("outputs", [])
+    )
 
 
 def knob_panels(path: Path) -> int:
     """How many live widgets Run All makes: each committed output of one lists its knobs."""
-    return path.read_text(encoding="utf-8").count("Knobs of the live player, with their first values")
+    return path.read_text(encoding="utf-8").count(
+        "Knobs of the live player, with their first values"
+    )
 
 
 def until(page, condition: str, argument=None, timeout: int = PATIENCE) -> None:
@@ -145,7 +169,11 @@ def test_untrusted_it_shows_its_tables(notebook, lab, lab_page):
     assert page.locator("[data-live]").count() == 0
     if count:
         pictures = ".jp-OutputArea-output img[src^='data:image/png']"
-        until(page, "([where, n]) => document.querySelectorAll(where).length >= n", [pictures, static_pictures(notebook)])
+        until(
+            page,
+            "([where, n]) => document.querySelectorAll(where).length >= n",
+            [pictures, static_pictures(notebook)],
+        )
         text = "".join(page.locator(".jp-OutputArea-output").all_inner_texts())
         for view, key in KEYS.items():
             assert text.count(key) >= recorded(notebook, view)
@@ -160,7 +188,12 @@ def test_trusted_its_players_are_live_and_after_run_all_the_widgets_answer(noteb
     assert_plotly_draws(page, notebook)
     assert WIDGET_ERROR not in page.locator(".jp-Notebook").inner_text()
     errors = lab.run_all(page, SLOW.get(notebook.stem, RUN_SECONDS))
-    expected = {o.ename for c in nbformat.read(notebook, 4).cells for o in c.get("outputs", []) if o.output_type == "error"}
+    expected = {
+        o.ename
+        for c in nbformat.read(notebook, 4).cells
+        for o in c.get("outputs", [])
+        if o.output_type == "error"
+    }
     assert [e for e in errors if e.split(":")[0] not in expected] == []
     assert_plotly_draws(page, notebook)
     panels = page.locator(".knobs")  # each in a shadow root, where only a locator looks
@@ -177,7 +210,11 @@ def test_trusted_its_players_are_live_and_after_run_all_the_widgets_answer(noteb
 
 def assert_plotly_draws(page, notebook: Path) -> None:
     """Each figure is there; one that brings a picture shows that until a pointer comes."""
-    until(page, "n => document.querySelectorAll('.jp-Notebook .jp-RenderedPlotly').length === n", figures(notebook))
+    until(
+        page,
+        "n => document.querySelectorAll('.jp-Notebook .jp-RenderedPlotly').length === n",
+        figures(notebook),
+    )
     for figure in page.locator(".jp-Notebook .jp-RenderedPlotly").all():
         until(page, "f => f.querySelector('img, .main-svg')", figure.element_handle())
         figure.hover()
@@ -188,7 +225,12 @@ def assert_live_widget(page, panel, fails: bool) -> None:
     """Run by keyboard; then the slider and the arrows move the player of the new trace."""
     press(panel.locator("button.run"), "Enter")
     words = panel.locator(".words")
-    until(page, "w => /^(done|failed|cancelled)/.test(w.textContent)", words.element_handle(), LIVE_SECONDS * 1000)
+    until(
+        page,
+        "w => /^(done|failed|cancelled)/.test(w.textContent)",
+        words.element_handle(),
+        LIVE_SECONDS * 1000,
+    )
     if fails:
         assert "a run that fails on purpose" in panel.locator(".error").inner_text()
         return
@@ -196,8 +238,9 @@ def assert_live_widget(page, panel, fails: bool) -> None:
     until(  # the new trace is unpacked after the words say done
         page,
         "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s && s.max > 0 && s.value === s.max; }",
-        panel.element_handle(), LIVE_SECONDS * 1000,
-    )  # fmt: skip
+        panel.element_handle(),
+        LIVE_SECONDS * 1000,
+    )
     player = panel.locator("xpath=following-sibling::*")
     slider = player.locator("input[type=range]")
     assert slider.count() == 1
@@ -206,7 +249,11 @@ def assert_live_widget(page, panel, fails: bool) -> None:
     press(slider, "ArrowLeft")
     becomes(slider, str(int(last) - 1))
     slider.fill("0")
-    until(page, "s => s.textContent.startsWith('step 1 of')", player.locator(".status").first.element_handle())
+    until(
+        page,
+        "s => s.textContent.startsWith('step 1 of')",
+        player.locator(".status").first.element_handle(),
+    )
 
 
 def assert_cancel(page, panel) -> None:
@@ -220,17 +267,25 @@ def assert_cancel(page, panel) -> None:
     bar = panel.locator("progress")
     assert int(bar.get_attribute("max")) == 200
     until(
-        page, "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s.max >= 1 && s.max < 200; }",
+        page,
+        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s.max >= 1 && s.max < 200; }",
         panel.element_handle(),
-    )  # fmt: skip
+    )
 
 
 def assert_views_live(page, notebook: Path) -> None:
     """All of them started, and the first of each kind plays by keyboard and by slider."""
-    until(page, "n => document.querySelectorAll('[data-live=yes]').length === n", recorded(notebook))
+    until(
+        page, "n => document.querySelectorAll('[data-live=yes]').length === n", recorded(notebook)
+    )
     for view in KEYS:
         if recorded(notebook, view):
-            others = {"router": assert_routes, "race": assert_races, "roofline": assert_slides, "nvfp4": assert_shows_blocks}
+            others = {
+                "router": assert_routes,
+                "race": assert_races,
+                "roofline": assert_slides,
+                "nvfp4": assert_shows_blocks,
+            }
             plays = others.get(view, assert_plays)
             plays(page, page.locator(f"[data-view={view}][data-live=yes]").first)
 
@@ -249,7 +304,9 @@ def assert_plays(page, first) -> None:
     chosen = first.locator("input[name=shown]:checked")
     value = chosen.get_attribute("value")
     press(chosen, "ArrowDown")  # JupyterLab would take it for the next cell of the notebook
-    until(page, "c => !c.checked", first.locator(f"input[name=shown][value={value}]").element_handle())
+    until(
+        page, "c => !c.checked", first.locator(f"input[name=shown][value={value}]").element_handle()
+    )
     press(first.locator(".grid .cell[tabindex='0']"), "Home")
     press(first.locator(".grid .cell[tabindex='0']"), "ArrowRight")
     heading = first.locator(".inspector h4, .detail h4").first
@@ -259,11 +316,22 @@ def assert_plays(page, first) -> None:
 def assert_routes(page, first) -> None:
     """The arrows go through layers, positions and experts."""
     press(first.locator("[name=layer], select").first, "ArrowDown")
-    until(page, "s => s.textContent.startsWith('layer 2 of')", first.locator(".status").first.element_handle())
-    for kind, key, words in ((".grid .cell", "ArrowRight", "Position 1 "), (".rows .row", "ArrowDown", "Expert 1")):
+    until(
+        page,
+        "s => s.textContent.startsWith('layer 2 of')",
+        first.locator(".status").first.element_handle(),
+    )
+    for kind, key, words in (
+        (".grid .cell", "ArrowRight", "Position 1 "),
+        (".rows .row", "ArrowDown", "Expert 1"),
+    ):
         press(first.locator(f"{kind}[tabindex='0']"), "Home")
         press(first.locator(f"{kind}[tabindex='0']"), key)
-        until(page, "([d, words]) => d.textContent.includes(words)", [first.locator(".detail").element_handle(), words])
+        until(
+            page,
+            "([d, words]) => d.textContent.includes(words)",
+            [first.locator(".detail").element_handle(), words],
+        )
     assert first.locator(".rows .row").nth(1).get_attribute("aria-selected") == "true"
 
 
@@ -310,22 +378,38 @@ def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path)
 
 
 def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
-    """The presentation's own script comes from the network and is missing here; the players must not need it."""
+    """The presentation's own script comes from the network and is missing here; the players must
+    not need it.
+    """
     if not recorded(notebook) + figures(notebook):
         pytest.skip("this notebook holds no recorded player and no figure")
     from diffgemma_lite.course.pages import slides
 
     page = open_page(
         slides([notebook], tmp_path)[0],
-        ignore=("cdnjs.cloudflare.com", "unpkg.com", "cdn.jsdelivr.net", "ERR_INTERNET_DISCONNECTED", "require", "Reveal"),
+        ignore=(
+            "cdnjs.cloudflare.com",
+            "unpkg.com",
+            "cdn.jsdelivr.net",
+            "ERR_INTERNET_DISCONNECTED",
+            "require",
+            "Reveal",
+        ),
     )
-    until(page, "n => document.querySelectorAll('[data-live=yes]').length === n", recorded(notebook))
-    headings = sum(c.cell_type == "markdown" and c.source.startswith("#") for c in nbformat.read(notebook, 4).cells)
+    until(
+        page, "n => document.querySelectorAll('[data-live=yes]').length === n", recorded(notebook)
+    )
+    headings = sum(
+        c.cell_type == "markdown" and c.source.startswith("#")
+        for c in nbformat.read(notebook, 4).cells
+    )
     assert page.locator(".slides section section").count() >= headings
 
 
 def test_a_notebook_without_a_browser_is_skipped_by_name_or_fails_in_ci(monkeypatch):
-    """What a machine without chromium says: the command that installs it; and that CI does not pass by skipping."""
+    """What a machine without chromium says: the command that installs it; and that CI does not pass
+    by skipping.
+    """
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="apt-get install"):

@@ -21,7 +21,10 @@ def opened(open_page, folder, record):
 
 def column(page, n: int) -> list[str]:
     """One column of the table, minus signs as Python writes them."""
-    return [text.replace("−", "-") for text in page.locator(f".nvfp4 td:nth-child({n})").all_text_contents()]
+    return [
+        text.replace("−", "-")
+        for text in page.locator(f".nvfp4 td:nth-child({n})").all_text_contents()
+    ]
 
 
 def assert_shows(page, frame) -> None:
@@ -29,7 +32,9 @@ def assert_shows(page, frame) -> None:
     assert column(page, 4) == [f"{code:04b}" for code in frame.codes]
     shown = [float(v) for v in column(page, 5)]
     assert shown == pytest.approx(frame.values, rel=1e-4, abs=2e-5)
-    styles = page.locator(".weights span").evaluate_all("all => all.map((el) => el.getAttribute('style'))")
+    styles = page.locator(".weights span").evaluate_all(
+        "all => all.map((el) => el.getAttribute('style'))"
+    )
     places = [float(style.split("left:")[1].split("%")[0]) for style in styles]
     scale = frame.block_scale * frame.tensor_scale
     assert places == pytest.approx([50 * (w / scale + 7) / 7 for w in frame.weights], abs=0.1)
@@ -57,7 +62,9 @@ def test_the_outlier_grows_with_the_slider(open_page, tmp_path):
     for n in (0, 5, len(record.frames) - 1):
         page.locator("input[type=range]").fill(str(n))
         assert_shows(page, record.frames[n])
-        zeros = sum(code % 8 == 0 for i, code in enumerate(record.frames[n].codes) if i != record.outlier)
+        zeros = sum(
+            code % 8 == 0 for i, code in enumerate(record.frames[n].codes) if i != record.outlier
+        )
         assert f"{zeros} of them zero" in page.locator(".status").first.text_content()
     assert page.locator("tr.loud td").first.text_content() == f"{record.outlier} (outlier)"
     page.get_by_role("button", name="Smaller").click()

@@ -1,4 +1,6 @@
-"""A trace of a step that does not follow the entropy bound: the inspector says so instead of inventing a reason."""
+"""A trace of a step that does not follow the entropy bound: the inspector says so instead of
+inventing a reason.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,19 @@ def test_accepted_against_the_bound(inspector):
     trace, step = simulate(C, N), 1
     trace.canvases[0].accepted[:] = True
     words = inspector(trace, int(order(trace, step)[-1]), step)
-    assert words.startswith("Accepted, although the 23 surer positions use") and words.endswith("follows another rule.")
+    assert words.startswith("Accepted, although the 23 surer positions use") and words.endswith(
+        "follows another rule."
+    )
 
 
 def test_not_accepted_although_the_bound_allows_it(inspector):
     trace, step = simulate(C, N), 1
     trace.canvases[0].accepted[:] = False
     words = inspector(trace, int(order(trace, step)[0]), step)
-    assert words == "Not accepted, although nothing is used before it (the bound is 0.100 nats): this step follows another rule."
+    assert (
+        words
+        == "Not accepted, although nothing is used before it (the bound is 0.100 nats): this step follows another rule."
+    )
 
 
 def test_a_token_that_is_not_replaced_is_not_called_random(inspector):

@@ -23,9 +23,14 @@ LIGHTNESS = """(el) => {
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     words = new_output("stream", text="a line of words " * 20)
-    view = new_output("execute_result", player(simulate(12, 3))._repr_mimebundle_(), execution_count=1)
+    view = new_output(
+        "execute_result", player(simulate(12, 3))._repr_mimebundle_(), execution_count=1
+    )
     prose = "# Title\n\nSome `code`.\n\n<details><summary>Answer</summary>\n\nIt is *folded*.\n</details>"
-    cells = [new_markdown_cell(prose), new_code_cell("show()", execution_count=1, outputs=[words, view])]
+    cells = [
+        new_markdown_cell(prose),
+        new_code_cell("show()", execution_count=1, outputs=[words, view]),
+    ]
     nbformat.write(new_notebook(cells=cells), str(folder / "00_page.ipynb"))
     return export([folder / "00_page.ipynb"], folder)[0]
 
@@ -36,7 +41,9 @@ def test_page_and_player_follow_the_system(open_page, exported, scheme):
     page.wait_for_selector("[data-live=yes]")
     for part in ("body", ".dg"):
         ground, ink = page.locator(part).evaluate(LIGHTNESS)
-        assert (ground > 0.9 and ink < 0.3) if scheme == "light" else (ground < 0.2 and ink > 0.7), part
+        assert (
+            (ground > 0.9 and ink < 0.3) if scheme == "light" else (ground < 0.2 and ink > 0.7)
+        ), part
     _, ink = page.locator(".jp-RenderedText pre").evaluate(LIGHTNESS)
     assert ink < 0.3 if scheme == "light" else ink > 0.7
     assert page.locator(".dg").get_attribute("data-theme") == scheme
@@ -49,14 +56,20 @@ def test_a_fold_opens_and_words_are_not_cut(open_page, exported):
     page.locator("summary").first.focus()
     page.keyboard.press("Enter")
     assert folded.is_visible()
-    assert page.locator(".jp-RenderedText pre").evaluate("p => getComputedStyle(p).wordBreak") == "normal"
+    assert (
+        page.locator(".jp-RenderedText pre").evaluate("p => getComputedStyle(p).wordBreak")
+        == "normal"
+    )
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
 
 
 @pytest.fixture(scope="module")
 def plotted(tmp_path_factory):
     """A page with two plotly figures: one bare, one that brings tables of its own."""
-    folder, figures = tmp_path_factory.mktemp("plotted"), [shown(), shown(page="<img alt='x' src='data:,'><table><tr><td>7</td></tr></table>")]
+    folder, figures = (
+        tmp_path_factory.mktemp("plotted"),
+        [shown(), shown(page="<img alt='x' src='data:,'><table><tr><td>7</td></tr></table>")],
+    )
     for figure in figures:
         figure.data[PNG] = "AAAA"  # stands for the picture, whose place the figure takes
         del figure.data[PLOTLY]["layout"]["width"]
@@ -66,11 +79,17 @@ def plotted(tmp_path_factory):
 
 def test_a_plotly_figure_takes_the_place_of_its_picture(open_page, plotted):
     without = open_page(plotted, script=False)
-    assert without.locator("[data-plotly] img").count() == 2 and without.locator("[data-plotly] table").is_visible()
+    assert (
+        without.locator("[data-plotly] img").count() == 2
+        and without.locator("[data-plotly] table").is_visible()
+    )
     assert without.locator(".js-plotly-plot").count() == 0
     for width in (360, 1600):
         page = open_page(plotted, width=width)
         page.wait_for_function("() => document.querySelectorAll('[data-plotly=live]').length === 2")
-        assert page.locator("[data-plotly] img").count() == 0 and page.locator(".js-plotly-plot .main-svg").count() >= 2
+        assert (
+            page.locator("[data-plotly] img").count() == 0
+            and page.locator(".js-plotly-plot .main-svg").count() >= 2
+        )
         assert page.locator("[data-plotly] table").is_visible()
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width

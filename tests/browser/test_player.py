@@ -9,7 +9,6 @@ from simulated import HOSTILE, simulate
 from diffgemma_lite.view import player_html
 from diffgemma_lite.view.text import visible
 
-
 ROOT = "document.querySelector('[data-live]').lastElementChild.shadowRoot"
 SLIDER = f"{ROOT}.querySelector('input[type=range]')"
 
@@ -32,7 +31,11 @@ def live(page):
 
 
 def cells(page, name="shown") -> list[str]:
-    what = {"shown": "x.textContent", "class": "x.className", "label": "x.getAttribute('aria-label')"}[name]
+    what = {
+        "shown": "x.textContent",
+        "class": "x.className",
+        "label": "x.getAttribute('aria-label')",
+    }[name]
     return page.locator(".grid .cell").evaluate_all(f"all => all.map((x) => {what})")
 
 
@@ -41,12 +44,16 @@ def frame(page) -> int:
 
 
 def seek(page, n: int) -> None:
-    page.locator("input[type=range]").evaluate("(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", n)
+    page.locator("input[type=range]").evaluate(
+        "(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", n
+    )
 
 
 def pause_after(page, n: int, key: str | None = None) -> int:
-    """Waits until it has played past frame n and pauses it in the same instant, by its button or by a key where the focus is:
-    between two calls from here a slow machine may play to the end. Returns the frame it stopped at."""
+    """Waits until it has played past frame n and pauses it in the same instant, by its button or by
+    a key where the focus is: between two calls from here a slow machine may play to the end.
+    Returns the frame it stopped at.
+    """
     return page.evaluate(
         f"""async ([n, key]) => {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
         while (Number(range.value) <= n) await new Promise((next) => requestAnimationFrame(next));
@@ -72,19 +79,29 @@ def test_it_shows_the_tokens_and_marks_of_the_trace_at_every_step(open_page, pag
     assert not page.locator("img").first.is_visible()  # the static part has made room
     for n in (0, 3, 9, 13):
         seek(page, n)
-        for mode, array in (("sampled", canvas.sampled), ("argmax", canvas.argmax), ("canvas", canvas.canvas)):
+        for mode, array in (
+            ("sampled", canvas.sampled),
+            ("argmax", canvas.argmax),
+            ("canvas", canvas.canvas),
+        ):
             page.locator(f"input[value={mode}]").check(force=True)
             expected = np.where(pinned, canvas.canvas[n, 0], array[n, 0])
             assert cells(page) == shown(trace, expected), (n, mode)
         words, labels = cells(page, "class"), cells(page, "label")
         for p in range(96):
-            state = "pinned" if pinned[p] else "accepted" if canvas.accepted[n, 0, p] else "renoised"
+            state = (
+                "pinned" if pinned[p] else "accepted" if canvas.accepted[n, 0, p] else "renoised"
+            )
             assert state in words[p].split() and state in labels[p]
             assert ("revised" in words[p].split()) == bool(canvas.revised[n, 0, p])
     seek(page, 14)
     assert cells(page) == shown(trace, np.where(pinned, canvas.canvas[-1, 0], canvas.argmax[-1, 0]))
     states = [w.split()[1] for w in cells(page, "class")]
-    assert states[:4] == ["final"] * 4 and states[4:6] == ["pinned"] * 2 and states[80:] == ["cut"] * 16
+    assert (
+        states[:4] == ["final"] * 4
+        and states[4:6] == ["pinned"] * 2
+        and states[80:] == ["cut"] * 16
+    )
     answer = page.locator(".decoded .answer").text_content()
     assert answer == "".join(trace.texts[i] for i in trace.tokens[0])
 
@@ -144,7 +161,9 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, page_file):
     ]
     assert reached == order
     page.keyboard.press("Shift+Tab")
-    columns = page.locator(".grid").evaluate("g => getComputedStyle(g).gridTemplateColumns.split(' ').length")
+    columns = page.locator(".grid").evaluate(
+        "g => getComputedStyle(g).gridTemplateColumns.split(' ').length"
+    )
     for key, place in (
         ("ArrowRight", 1),
         ("ArrowDown", 1 + columns),
@@ -165,16 +184,28 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, page_file):
     page.wait_for_timeout(400)
     assert frame(page) == stopped
     page.get_by_role("button", name="Step back").focus()
-    for key, place in (("ArrowRight", stopped + 1), ("ArrowLeft", stopped), ("End", 14), ("Home", 0)):
+    for key, place in (
+        ("ArrowRight", stopped + 1),
+        ("ArrowLeft", stopped),
+        ("End", 14),
+        ("Home", 0),
+    ):
         page.keyboard.press(key)
         assert frame(page) == place, key
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")
-    assert page.get_by_role("button", name="Step back").evaluate("b => getComputedStyle(b).outlineStyle") != "none"
+    assert (
+        page.get_by_role("button", name="Step back").evaluate(
+            "b => getComputedStyle(b).outlineStyle"
+        )
+        != "none"
+    )
 
 
 def test_the_inspector_says_what_numpy_says(open_page, page_file, trace):
-    """Rank, running sum and reason from the trace's own entropies, at accepted, renoised and pinned positions."""
+    """Rank, running sum and reason from the trace's own entropies, at accepted, renoised and pinned
+    positions.
+    """
     page, canvas = live(open_page(page_file)), trace.canvases[0]
     for n in (2, 7, 13):
         seek(page, n)
@@ -182,13 +213,20 @@ def test_the_inspector_says_what_numpy_says(open_page, page_file, trace):
         free = np.flatnonzero(~canvas.pinned[0])
         order = free[np.argsort(entropy[free], kind="stable")]
         before = np.concatenate([[0], np.cumsum(entropy[order])[:-1]])
-        for rank in (1, len(order) // 3, int(canvas.accepted[n, 0].sum()), int(canvas.accepted[n, 0].sum()) + 1, len(order)):
+        for rank in (
+            1,
+            len(order) // 3,
+            int(canvas.accepted[n, 0].sum()),
+            int(canvas.accepted[n, 0].sum()) + 1,
+            len(order),
+        ):
             if rank > len(order):
                 continue
             p = int(order[rank - 1])
             page.locator(f".cell[data-p='{p}']").click()
             got = {
-                d: float(page.locator(f"[data-name={d}]").get_attribute("data-value")) for d in ("entropy", "rank", "before")
+                d: float(page.locator(f"[data-name={d}]").get_attribute("data-value"))
+                for d in ("entropy", "rank", "before")
             }
             ties = np.flatnonzero(entropy[order] == entropy[p]) + 1
             assert got["entropy"] == entropy[p] and ties[0] <= got["rank"] <= ties[-1]
@@ -198,9 +236,15 @@ def test_the_inspector_says_what_numpy_says(open_page, page_file, trace):
             assert accepted == (got["before"] <= canvas.entropy_bound)
             reason = page.locator(".reason").text_content()
             assert reason.startswith("Accepted" if accepted else "Renoised")
-            assert got["rank"] == 1 or str(int(got["rank"]) - 1) in reason or "the one surer" in reason
-            listed = page.locator(".candidates output").evaluate_all("all => all.map((o) => Number(o.dataset.probability))")
-            assert np.allclose(listed, np.rint(canvas.top_probs[n, 0, p, : len(listed)] * 1000) / 1000)
+            assert (
+                got["rank"] == 1 or str(int(got["rank"]) - 1) in reason or "the one surer" in reason
+            )
+            listed = page.locator(".candidates output").evaluate_all(
+                "all => all.map((o) => Number(o.dataset.probability))"
+            )
+            assert np.allclose(
+                listed, np.rint(canvas.top_probs[n, 0, p, : len(listed)] * 1000) / 1000
+            )
             names = page.locator(".candidates code").all_text_contents()
             assert names == shown(trace, canvas.top_ids[n, 0, p, : len(names)])
     page.locator(".cell[data-p='4']").click()
@@ -213,7 +257,9 @@ def test_curves_show_the_numbers_of_the_step(open_page, page_file, trace):
     seek(page, 6)
     numbers = page.locator(".curve output").all_text_contents()
     assert float(numbers[0].split()[0]) == pytest.approx(canvas.mean_entropy[6, 0], rel=1e-2)
-    assert numbers[1] == f"{canvas.accepted[6, 0].sum()} positions" and canvas.accepted[6, 0].sum() > 1
+    assert (
+        numbers[1] == f"{canvas.accepted[6, 0].sum()} positions" and canvas.accepted[6, 0].sum() > 1
+    )
     assert numbers[2] == f"{canvas.revised[6, 0].sum()} positions"
     assert float(numbers[3]) == pytest.approx(canvas.temperature[6], abs=1e-3)
 
@@ -230,7 +276,9 @@ def test_hostile_tokens_are_text_and_nothing_else(open_page, tmp_path):
     for p in range(0, len(HOSTILE), 5):
         page.locator(f".cell[data-p='{p}']").click()
     assert page.evaluate("() => window.pwned") is None
-    inside = page.evaluate(f"() => {ROOT}.querySelectorAll('script, img, iframe, .cell b, .decoded b, code b').length")
+    inside = page.evaluate(
+        f"() => {ROOT}.querySelectorAll('script, img, iframe, .cell b, .decoded b, code b').length"
+    )
     assert inside == 0
     assert page.locator("h3").text_content() == "<img src=x onerror=window.pwned=1>"
 
@@ -242,16 +290,23 @@ def test_several_canvases_are_one_line_of_time(open_page, tmp_path):
     seek(page, 6 + 2)  # third step of the second canvas; each canvas has five steps and a commit
     states = [w.split()[1] for w in cells(page, "class")]
     assert (
-        states[:24] == ["final"] * 24 and set(states[24:48]) <= {"accepted", "renoised"} and states[48:] == ["waiting"] * 24
+        states[:24] == ["final"] * 24
+        and set(states[24:48]) <= {"accepted", "renoised"}
+        and states[48:] == ["waiting"] * 24
     )
     assert cells(page)[24:48] == shown(trace, trace.canvases[1].sampled[2, 0])
     assert "canvas 2 of 3, step 3 of 5" in page.locator(".status").first.text_content()
     seek(page, 17)
-    assert page.locator(".decoded .answer").text_content() == "".join(trace.texts[i] for i in trace.tokens[0])
+    assert page.locator(".decoded .answer").text_content() == "".join(
+        trace.texts[i] for i in trace.tokens[0]
+    )
 
 
 def test_two_traces_side_by_side(open_page, tmp_path):
-    one, two = simulate(24, 8, seed=1, label="bound 0.1"), simulate(24, 4, seed=1, bound=3.0, label="bound 3")
+    one, two = (
+        simulate(24, 8, seed=1, label="bound 0.1"),
+        simulate(24, 4, seed=1, bound=3.0, label="bound 3"),
+    )
     page = live(open_page(player_html(one, tmp_path / "two.html", compare=two), width=1600))
     boxes = [page.locator(".panel").nth(i).bounding_box() for i in (0, 1)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[1]["x"] > boxes[0]["x"] + 300
@@ -259,25 +314,37 @@ def test_two_traces_side_by_side(open_page, tmp_path):
     assert cells(page)[:24] == shown(one, one.canvases[0].sampled[6, 0])
     assert cells(page)[24:] == shown(two, two.canvases[0].argmax[-1, 0])  # it has ended and waits
     heads = page.locator(".heading").all_text_contents()
-    assert heads[0].startswith("bound 0.1") and "step 7 of 8" in heads[0] and "committed after 4" in heads[1]
+    assert (
+        heads[0].startswith("bound 0.1")
+        and "step 7 of 8" in heads[0]
+        and "committed after 4" in heads[1]
+    )
     page.locator(".panel").nth(1).locator(".cell[data-p='7']").click()
     assert page.locator(".inspector h4").text_content() == "Position 7"
 
 
 def test_a_full_canvas_opens_and_scrubs_in_time(open_page, page_file, tmp_path):
-    """256 x 48: a page opens within a second; each of 49 far jumps takes under 50 ms, style, layout and paint included.
+    """256 x 48: a page opens within a second; each of 49 far jumps takes under 50 ms, style, layout
+    and paint included.
 
-    Counted in processor time of the page's main thread, the best of three and of four passes, so that whatever else this
-    machine is doing counts little.
+    Counted in processor time of the page's main thread, the best of three and of four passes, so
+    that whatever else this machine is doing counts little.
     """
     page = open_page(page_file)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     def used() -> float:
-        return next(m["value"] for m in session.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+        return next(
+            m["value"]
+            for m in session.send("Performance.getMetrics")["metrics"]
+            if m["name"] == "TaskDuration"
+        )
 
-    address, opened = player_html(simulate(256, 48, V=2048), tmp_path / "full.html").as_uri(), float("inf")
+    address, opened = (
+        player_html(simulate(256, 48, V=2048), tmp_path / "full.html").as_uri(),
+        float("inf"),
+    )
     for _ in range(3):
         page.goto(address)
         live(page)
@@ -312,10 +379,16 @@ def test_reduced_motion_and_both_themes(open_page, page_file):
     for page, fades in ((still, False), (light, True)):
         page.get_by_role("button", name="Play").click()
         assert (
-            page.locator(".grid .cell").first.evaluate("c => getComputedStyle(c).transitionDuration") == "0.16s"
+            page.locator(".grid .cell").first.evaluate(
+                "c => getComputedStyle(c).transitionDuration"
+            )
+            == "0.16s"
         ) == fades
         page.get_by_role("button", name="Pause").click()
-    grounds = [p.locator(".dg").evaluate("d => getComputedStyle(d).backgroundColor") for p in (still, light)]
+    grounds = [
+        p.locator(".dg").evaluate("d => getComputedStyle(d).backgroundColor")
+        for p in (still, light)
+    ]
     assert grounds[0] != grounds[1]
     for page in (still, light):  # ink on every cell at 4.5 to 1 or better
         seek(page, 5)

@@ -1,4 +1,6 @@
-"""The race in a real browser, from a file, with the network off: what stands in the lanes at a time, and that time passes."""
+"""The race in a real browser, from a file, with the network off: what stands in the lanes at a
+time, and that time passes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from diffgemma_lite.view.text import visible
 
 def written(folder, record, title="Race"):
     path = folder / "race.html"
-    path.write_text(page_of(race_view(record, title=title, note="A note.").html, title), encoding="utf-8")
+    path.write_text(
+        page_of(race_view(record, title=title, note="A note.").html, title), encoding="utf-8"
+    )
     return path
 
 
@@ -34,14 +38,21 @@ def seek(page, record, seconds: float) -> float:
     """Put the slider next to a time; returns the time the page is at."""
     longest = max(lane.seconds[-1] for lane in record.lanes)
     at = round(1000 * seconds / longest)
-    page.locator("input[type=range]").evaluate("(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", at)
+    page.locator("input[type=range]").evaluate(
+        "(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", at
+    )
     return at / 1000 * longest
 
 
 def numbers(page, lane: int) -> dict[str, str]:
-    return dict(page.locator(".lane").nth(lane).locator("dl > div").evaluate_all(
-        "all => all.map((x) => [x.querySelector('dt').textContent, x.querySelector('dd').textContent])"
-    ))  # fmt: skip
+    return dict(
+        page.locator(".lane")
+        .nth(lane)
+        .locator("dl > div")
+        .evaluate_all(
+            "all => all.map((x) => [x.querySelector('dt').textContent, x.querySelector('dd').textContent])"
+        )
+    )
 
 
 def check(page, record, seconds: float) -> None:
@@ -53,7 +64,9 @@ def check(page, record, seconds: float) -> None:
         now = min(seconds, lane.seconds[-1])
         assert shown["tokens kept"] == f"{kept} of 27"
         assert float(shown["time"].split()[0]) == pytest.approx(now, abs=0.0051)
-        assert float(shown["tokens per second"]) == pytest.approx(kept / now if now else 0, rel=6e-3, abs=1e-9)
+        assert float(shown["tokens per second"]) == pytest.approx(
+            kept / now if now else 0, rel=6e-3, abs=1e-9
+        )
         assert shown["passes"] == str(lane.passes[event] if stood else 0)
         assert shown["weights and cache read"] == size_words(moved)
         assert shown["for each token kept"] == (size_words(moved / kept) if kept else "–")
@@ -73,7 +86,11 @@ def test_lanes_show_what_stood_at_every_time(open_page, race_file, record):
     assert not page.locator("img").first.is_visible()
     check(page, record, 0.0)
     for moment in (0.02, 0.1, 0.19, 0.25, 0.33, 0.41, 9.0):
-        check(page, record, seek(page, record, min(moment, max(lane.seconds[-1] for lane in record.lanes))))
+        check(
+            page,
+            record,
+            seek(page, record, min(moment, max(lane.seconds[-1] for lane in record.lanes))),
+        )
     states = page.locator(".heading span").all_text_contents()
     assert states == ["done: length", "done: end token"]
     faster = max(record.lanes, key=lambda lane: lane.tokens_per_second)
@@ -91,10 +108,13 @@ def test_the_verdict_goes_to_the_other_lane_where_the_numbers_do(open_page, tmp_
 
 
 def test_it_plays_in_the_recorded_time(open_page, race_file, record):
-    """At 1/32 of the speed: the browser's clock against the time that is shown. Then pause, and from the end to the start."""
+    """At 1/32 of the speed: the browser's clock against the time that is shown. Then pause, and
+    from the end to the start.
+    """
     page, longest = live(open_page(race_file)), max(lane.seconds[-1] for lane in record.lanes)
     page.get_by_label("Speed").select_option(label="1/32×")
-    # each frame's own time and what the slider shows; the first is not before the start of the replay
+    # each frame's own time and what the slider shows; the first is not before the start of the
+    # replay
     watch = """async () => { const root = document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = [];
       const range = root.querySelector('input[type=range]'), button = root.querySelector('.primary');
       const frame = () => new Promise((next) => requestAnimationFrame(next));
@@ -102,10 +122,14 @@ def test_it_plays_in_the_recorded_time(open_page, race_file, record):
       while (Number(range.value) < 250) seen.push([await frame() / 1000, Number(range.value) / 1000]);
       button.click(); return seen; }"""
     seen = page.evaluate(watch)
-    # shown in a frame: the time of this frame or of the one before. So the replay began between two bounds in each of them,
-    # and if it keeps the recorded time there is a beginning that all of them allow, however long this machine let it wait.
+    # shown in a frame: the time of this frame or of the one before. So the replay began between two
+    # bounds in each of them, and if it keeps the recorded time there is a beginning that all of
+    # them allow, however long this machine let it wait.
     slack = 0.001 * longest * 32 + 0.002  # the slider has a thousand places
-    earliest = max(before - share * longest * 32 for (before, _), (_, share) in zip(seen, seen[1:], strict=False))
+    earliest = max(
+        before - share * longest * 32
+        for (before, _), (_, share) in zip(seen, seen[1:], strict=False)
+    )
     latest = min(now - share * longest * 32 for now, share in seen[1:])
     assert earliest <= latest + slack, (earliest, latest)
     passed, advanced = seen[-1][0] - seen[0][0], (seen[-1][1] - seen[0][1]) * longest * 32
@@ -121,7 +145,8 @@ def test_it_plays_in_the_recorded_time(open_page, race_file, record):
     check(page, record, longest)
     page.get_by_label("Speed").select_option(label="1/32×")
     page.get_by_role("button", name="Play").click()
-    assert int(page.locator("input[type=range]").input_value()) < 500  # from the end it starts again
+    # from the end it starts again
+    assert int(page.locator("input[type=range]").input_value()) < 500
 
 
 def test_reduced_motion_goes_in_ten_jumps(open_page, race_file):
@@ -147,13 +172,32 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, race_file, r
         reached.append(focused(page))
         if reached[-1] == "SUMMARY":
             break
-    assert reached == ["Start", "Event before", "Play", "Next event", "Finish", "Recorded time", "Speed",
-                       "Text, one token at a time", "Text, by canvas", "SUMMARY"]  # fmt: skip
+    assert reached == [
+        "Start",
+        "Event before",
+        "Play",
+        "Next event",
+        "Finish",
+        "Recorded time",
+        "Speed",
+        "Text, one token at a time",
+        "Text, by canvas",
+        "SUMMARY",
+    ]
     page.keyboard.press("Enter")
     assert page.locator(".numbers tr").count() == 3 and page.locator(".numbers table").is_visible()
     page.locator("input[type=range]").focus()
     events = sorted({0.0, *(s for lane in record.lanes for s in lane.seconds)})
-    places = {".": 1, "ArrowRight": 2, "PageDown": 3, ",": 2, "ArrowLeft": 1, "PageUp": 0, "End": -1, "Home": 0}
+    places = {
+        ".": 1,
+        "ArrowRight": 2,
+        "PageDown": 3,
+        ",": 2,
+        "ArrowLeft": 1,
+        "PageUp": 0,
+        "End": -1,
+        "Home": 0,
+    }
     for key, place in places.items():
         page.keyboard.press(key)
         check(page, record, events[place] + 1e-6 * (place > 0))
@@ -163,7 +207,10 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, race_file, r
     page.get_by_role("button", name="Play").wait_for()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")
-    assert page.locator("input[type=range]").evaluate("r => getComputedStyle(r).outlineStyle") != "none"
+    assert (
+        page.locator("input[type=range]").evaluate("r => getComputedStyle(r).outlineStyle")
+        != "none"
+    )
 
 
 def test_a_click_in_a_timeline_goes_there(open_page, race_file, record):
@@ -181,7 +228,8 @@ def test_hostile_tokens_are_text_and_nothing_else(open_page, tmp_path):
     drawn = page.locator(".draft > span").all_text_contents()
     for i, text in enumerate(drawn):
         bare = visible(HOSTILE[i]) or f"#{i}"
-        if not set(HOSTILE[i]) & set(" \n\t\u0301\u0345"):  # in running text these stay what they are
+        # in running text these stay what they are
+        if not set(HOSTILE[i]) & set(" \n\t\u0301\u0345"):
             assert text == bare
     seek(page, record, 99)
     assert page.evaluate("() => window.pwned") is None
@@ -197,7 +245,9 @@ def test_it_fits_every_width_and_reads_in_both_themes(open_page, race_file, reco
     for part in (".controls", ".lane >> nth=0", ".lane >> nth=1", ".timeline >> nth=1", ".verdict"):
         box = page.locator(part).bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= width, part
-    clipped = page.locator(".lane dd").evaluate_all("all => all.filter((d) => d.scrollWidth > d.clientWidth + 1).length")
+    clipped = page.locator(".lane dd").evaluate_all(
+        "all => all.filter((d) => d.scrollWidth > d.clientWidth + 1).length"
+    )
     assert clipped == 0
     if width >= 1000:
         tops = [page.locator(".lane").nth(i).bounding_box()["y"] for i in (0, 1)]

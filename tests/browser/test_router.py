@@ -21,7 +21,9 @@ from diffgemma_lite.view.text import visible
 
 def written(folder, record, title="Router"):
     path = folder / "router.html"
-    path.write_text(page_of(router_view(record, title=title, note="A note.").html, title), encoding="utf-8")
+    path.write_text(
+        page_of(router_view(record, title=title, note="A note.").html, title), encoding="utf-8"
+    )
     return path
 
 
@@ -55,14 +57,23 @@ def check_layer(page, record, layer: int, p: int) -> None:
     for row in shown:
         positions = [q for q in range(len(record.ids)) if row["e"] in record.index[layer, q]]
         assert row["load"] == len(positions) and [q for q, _ in row["marks"]] == positions
-        weights = [float(record.weights[layer, q][record.index[layer, q] == row["e"]][0]) for q in positions]
+        weights = [
+            float(record.weights[layer, q][record.index[layer, q] == row["e"]][0])
+            for q in positions
+        ]
         for (_, tall), weight in zip(row["marks"], weights, strict=True):
-            assert tall == pytest.approx(max(1.6, 9.4 * weight / record.weights[layer].max()), rel=2e-3)
+            assert tall == pytest.approx(
+                max(1.6, 9.4 * weight / record.weights[layer].max()), rel=2e-3
+            )
         own = f"{dict(zip(positions, weights, strict=True))[p]:.2f}" if p in positions else ""
-        assert abs(float(row["weight"] or 0) - float(own or 0)) <= 0.0101 and bool(row["weight"]) == bool(own)
+        assert abs(float(row["weight"] or 0) - float(own or 0)) <= 0.0101 and bool(
+            row["weight"]
+        ) == bool(own)
         many = f"{len(positions)} position{'' if len(positions) == 1 else 's'}, "
         assert many in row["label"]
-        assert float(row["label"].split(many)[1].split(" times")[0]) == pytest.approx(len(positions) / even, abs=0.051)
+        assert float(row["label"].split(many)[1].split(" times")[0]) == pytest.approx(
+            len(positions) / even, abs=0.051
+        )
 
 
 def test_rows_marks_and_loads_are_the_records(open_page, router_file, record):
@@ -76,7 +87,10 @@ def test_rows_marks_and_loads_are_the_records(open_page, router_file, record):
         assert f"touch {touched} of 8 experts" in page.locator(".status").first.text_content()
         first = len(set(record.index[layer, : p + 1].ravel()))
         number = page.locator(".growth output").text_content()
-        assert number == f"first {p + 1}: {first} of 8 · equal chances {8 * (1 - (1 - 2 / 8) ** (p + 1)):.1f}"
+        assert (
+            number
+            == f"first {p + 1}: {first} of 8 · equal chances {8 * (1 - (1 - 2 / 8) ** (p + 1)):.1f}"
+        )
         chosen = page.locator(".detail li").evaluate_all(
             "all => all.map((x) => [Number(x.dataset.e), Number(x.dataset.weight)])"
         )
@@ -93,7 +107,10 @@ def test_a_real_record_of_the_model(open_page, tmp_path):
     model = tiny()
     with torch.no_grad():
         record = routing_record(
-            model, random_ids(1, CANVAS, seed=2), model.encode(random_ids(1, 9)), texts=lambda i: f" w{i}"
+            model,
+            random_ids(1, CANVAS, seed=2),
+            model.encode(random_ids(1, 9)),
+            texts=lambda i: f" w{i}",
         )
     page = live(open_page(written(tmp_path, record)))
     page.locator(".cell[data-p='5']").click()
@@ -112,7 +129,9 @@ def test_the_growth_curve_is_the_count(open_page, router_file, record):
     assert page.locator(".cell[aria-selected='true']").get_attribute("data-p") in ("0", "1")
 
 
-def test_an_expert_marks_its_positions_and_a_click_in_its_row_takes_both(open_page, router_file, record):
+def test_an_expert_marks_its_positions_and_a_click_in_its_row_takes_both(
+    open_page, router_file, record
+):
     page = live(open_page(router_file))
     for e in (3, 6):
         box = page.locator(f".row[data-e='{e}'] .strip").bounding_box()
@@ -122,17 +141,25 @@ def test_an_expert_marks_its_positions_and_a_click_in_its_row_takes_both(open_pa
         states = page.locator(".grid .cell").evaluate_all(
             "all => all.map((x) => [x.classList.contains('top'), x.classList.contains('also')])"
         )
-        assert states == [[record.index[0, p, 0] == e, record.index[0, p, 1] == e] for p in range(40)]
+        assert states == [
+            [record.index[0, p, 0] == e, record.index[0, p, 1] == e] for p in range(40)
+        ]
         words = page.locator(".detail p").text_content()
         load = int((record.index[0] == e).sum())
-        assert words.startswith(f"{load} of 40 positions") if load else words == "No position of this canvas."
+        assert (
+            words.startswith(f"{load} of 40 positions")
+            if load
+            else words == "No position of this canvas."
+        )
 
 
 def test_busiest_first(open_page, router_file, record):
     page = live(open_page(router_file))
     page.locator("input[value=load]").check(force=True)
     loads = [row["load"] for row in rows(page)]
-    assert loads == sorted(loads, reverse=True) and sorted(row["e"] for row in rows(page)) == list(range(8))
+    assert loads == sorted(loads, reverse=True) and sorted(row["e"] for row in rows(page)) == list(
+        range(8)
+    )
 
 
 def test_the_keyboard_alone_reaches_and_works_everything(open_page, router_file, record):
@@ -150,8 +177,17 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, router_file,
     page.keyboard.press("Enter")
     assert page.locator(".numbers tr").count() == 5 and page.locator(".numbers table").is_visible()
     page.locator(".cell[tabindex='0']").focus()
-    columns = page.locator(".grid").evaluate("g => getComputedStyle(g).gridTemplateColumns.split(' ').length")
-    places = {"ArrowRight": 1, "ArrowDown": 1 + columns, "ArrowLeft": columns, "ArrowUp": 0, "End": 39, "Home": 0}
+    columns = page.locator(".grid").evaluate(
+        "g => getComputedStyle(g).gridTemplateColumns.split(' ').length"
+    )
+    places = {
+        "ArrowRight": 1,
+        "ArrowDown": 1 + columns,
+        "ArrowLeft": columns,
+        "ArrowUp": 0,
+        "End": 39,
+        "Home": 0,
+    }
     for key, p in places.items():
         page.keyboard.press(key)
         assert focused(page) == str(p), key
@@ -163,7 +199,9 @@ def test_the_keyboard_alone_reaches_and_works_everything(open_page, router_file,
         assert page.locator(".detail h4").nth(1).text_content() == f"Expert {e}"
     page.keyboard.press("ArrowRight")  # in a row, left and right go through the positions
     assert page.locator(".cell[aria-selected='true']").get_attribute("data-p") == "1"
-    assert page.locator(".row[data-e='1']").evaluate("r => getComputedStyle(r).outlineStyle") != "none"
+    assert (
+        page.locator(".row[data-e='1']").evaluate("r => getComputedStyle(r).outlineStyle") != "none"
+    )
     page.locator("input[name=layer]").first.focus()
     page.keyboard.press("ArrowRight")
     assert "layer 2 of 4" in page.locator(".status").first.text_content()
@@ -187,7 +225,11 @@ def test_the_published_size_opens_and_changes_its_layer_in_time(open_page, tmp_p
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     def used() -> float:
-        return next(m["value"] for m in session.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+        return next(
+            m["value"]
+            for m in session.send("Performance.getMetrics")["metrics"]
+            if m["name"] == "TaskDuration"
+        )
 
     opened = []
     for _ in range(3):
@@ -196,13 +238,16 @@ def test_the_published_size_opens_and_changes_its_layer_in_time(open_page, tmp_p
         opened.append(used())
     assert 0.01 < min(opened) < 2
     assert (
-        page.locator(".rows .row").count() == 128 and "positions are kept for layers" in page.locator(".note").text_content()
+        page.locator(".rows .row").count() == 128
+        and "positions are kept for layers" in page.locator(".note").text_content()
     )
     changed = []
     for layer in (2, 0, 1):
         start = used()
         choose(page, layer)
-        page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+        page.evaluate(
+            "() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))"
+        )
         changed.append(used() - start)
     assert 0.0005 < min(changed) < 0.5
     kept = [int(n) for n in re.findall(r"\d+", page.locator(".note").text_content())]
@@ -230,7 +275,9 @@ def test_it_fits_every_width_and_reads_in_both_themes(open_page, router_file, wi
     assert not overlap
     page.locator(".cell[data-p='3']").click()
     settled(page)
-    assert page.locator(".grid .cell, .rows .row[aria-selected='true']").evaluate_all(CONTRAST) >= 4.5
+    assert (
+        page.locator(".grid .cell, .rows .row[aria-selected='true']").evaluate_all(CONTRAST) >= 4.5
+    )
 
 
 CONTRAST = """cells => { const lum = (css) => { const v = css.match(/[\\d.]+/g).slice(0, 3).map((x) => css.startsWith('color(') ? x : x / 255)

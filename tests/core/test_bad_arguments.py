@@ -1,6 +1,8 @@
-"""Bad input of the public functions, one call a line: a ValueError that starts with the argument's name and says what it got.
+"""Bad input of the public functions, one call a line: a ValueError that starts with the argument's
+name and says what it got.
 
-Beside test_bad_input.py, which covers what the model and `generate` are given. Folders and files are in the second part.
+Beside test_bad_input.py, which covers what the model and `generate` are given. Folders and files
+are in the second part.
 """
 
 import json
@@ -12,19 +14,34 @@ from functools import partial
 
 import pytest
 import torch
-from tiny import C, V, Example, generator, random_ids, refused, sampler, tiny
+from tiny import C, Example, V, generator, random_ids, refused, sampler, tiny
 
-from diffgemma_lite import Config, DiffusionGemma, SamplerConfig, Trace, generate, generate_autoregressive
+from diffgemma_lite import (
+    Config,
+    DiffusionGemma,
+    SamplerConfig,
+    Trace,
+    generate,
+    generate_autoregressive,
+)
 from diffgemma_lite.cost import parameters, step_cost
 from diffgemma_lite.cost.hardware import floor
 from diffgemma_lite.loss import collate
 from diffgemma_lite.noise import corrupt, euler_step, posterior
-from diffgemma_lite.sampler import (accept, denoise_step, draw_tokens, renoise, should_stop, temperature_at,
-                                    token_entropy)
+from diffgemma_lite.sampler import (
+    accept,
+    denoise_step,
+    draw_tokens,
+    renoise,
+    should_stop,
+    temperature_at,
+    token_entropy,
+)
 from diffgemma_lite.train import TrainConfig, train
 from diffgemma_lite.view import player_html
 
-pytestmark = pytest.mark.usefixtures("unchecked")  # as a reader runs it: annotations are not checked
+# as a reader runs it: annotations are not checked
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 IDS, X, T = random_ids(2, 9), random_ids(2, C), torch.tensor([0.3, 0.6])
 L = torch.randn(2, C, V, generator=generator())
@@ -104,7 +121,11 @@ PURE = {
     "pad": [lambda: one_batch(ONE, [0], pad=-1)],
     "trace": [lambda: Trace.from_json([]), lambda: Trace.from_json({})],
 }  # fmt: skip
-CALLS = [pytest.param(name.strip(), call, id=f"{name}-{i}") for name, calls in PURE.items() for i, call in enumerate(calls)]
+CALLS = [
+    pytest.param(name.strip(), call, id=f"{name}-{i}")
+    for name, calls in PURE.items()
+    for i, call in enumerate(calls)
+]
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS)
@@ -121,7 +142,9 @@ def test_a_state_beside_the_vocabulary_is_allowed():
 
 
 def test_nan_goes_through_and_is_seen_where_it_matters():
-    """Not looked for in the parts (a GPU would wait for the answer): it stays NaN, and is never confident or accepted."""
+    """Not looked for in the parts (a GPU would wait for the answer): it stays NaN, and is never
+    confident or accepted.
+    """
     bad = H.index_fill(1, torch.tensor([2]), math.nan)
     assert not accept(bad, 4.0)[:, 2].any() and not should_stop(X, X[None], bad, DEFAULT).any()
     assert denoise_step(L * math.nan, X, 0, DEFAULT).entropy.isnan().all()
@@ -136,7 +159,9 @@ def test_a_temperature_that_would_overflow(model, temperature):
     """30 / 1e-42 is infinity, and the draw from what follows is token 0."""
     with refused("temperature", "takes 0"):
         generate_autoregressive(model, IDS, temperature=temperature)
-    coldest = generate_autoregressive(model, IDS, temperature=1e-6, max_new_tokens=3, generator=generator())
+    coldest = generate_autoregressive(
+        model, IDS, temperature=1e-6, max_new_tokens=3, generator=generator()
+    )
     assert torch.equal(coldest.tokens, generate_autoregressive(model, IDS, max_new_tokens=3).tokens)
 
 
@@ -147,18 +172,28 @@ def test_a_step_function_that_returns_no_step(model, returned):
 
 
 def test_a_filter_that_lowers_the_precision_can_be_recorded(model):
-    out = generate(model, IDS, sampler(), max_new_tokens=C, trace=True, logits_filter=lambda logits, canvas: logits.bfloat16())
+    out = generate(
+        model,
+        IDS,
+        sampler(),
+        max_new_tokens=C,
+        trace=True,
+        logits_filter=lambda logits, canvas: logits.bfloat16(),
+    )
     assert out.trace.canvases[0].entropy.dtype.name == "float32"
 
 
-@pytest.mark.parametrize("change", [dict(num_key_value_heads=1), dict(head_dim=16), dict(global_head_dim=8)])
+@pytest.mark.parametrize(
+    "change", [dict(num_key_value_heads=1), dict(head_dim=16), dict(global_head_dim=8)]
+)
 def test_a_cache_of_a_model_with_other_heads(model, change):
     cache = tiny(**change).encode(IDS)
     with refused("cache", "layer", "takes one of this model"):
         model.decode(X, cache)
 
 
-# ---- folders and files ---------------------------------------------------------------------------------------------------
+# ---- folders and files
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -192,16 +227,34 @@ def test_a_device_that_is_here(saved, device):
 
 BROKEN = {
     "an empty weights file": ("folder", lambda f: (f / "model.safetensors").write_bytes(b"")),
-    "weights that are a folder": ("folder", lambda f: ((f / "model.safetensors").unlink(), (f / "model.safetensors").mkdir())),
-    "a config that is a folder": ("folder", lambda f: ((f / "config.json").unlink(), (f / "config.json").mkdir())),
-    "a config that is binary": ("folder", lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00")),
-    "a number of layers that is text": ("data", lambda f: text_config(f, num_hidden_layers="4", layer_types=None)),
+    "weights that are a folder": (
+        "folder",
+        lambda f: ((f / "model.safetensors").unlink(), (f / "model.safetensors").mkdir()),
+    ),
+    "a config that is a folder": (
+        "folder",
+        lambda f: ((f / "config.json").unlink(), (f / "config.json").mkdir()),
+    ),
+    "a config that is binary": (
+        "folder",
+        lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
+    ),
+    "a number of layers that is text": (
+        "data",
+        lambda f: text_config(f, num_hidden_layers="4", layer_types=None),
+    ),
     "layer types that are a number": ("data", lambda f: text_config(f, layer_types=3)),
     "rope parameters that are a list": ("data", lambda f: text_config(f, rope_parameters=[1])),
-    "a rope base that is null": ("data", lambda f: text_config(f, rope_parameters={"sliding_attention": {"rope_theta": None}})),
+    "a rope base that is null": (
+        "data",
+        lambda f: text_config(f, rope_parameters={"sliding_attention": {"rope_theta": None}}),
+    ),
     "per-layer sizes that are a list": ("data", lambda f: text_config(f, per_layer_config=[1])),
     "per-layer sizes by a name": ("data", lambda f: text_config(f, per_layer_config={"x": {}})),
-    "sampler settings that are text": ("folder", lambda f: (f / "generation_config.json").write_text('{"sampler_config": "x"}')),
+    "sampler settings that are text": (
+        "folder",
+        lambda f: (f / "generation_config.json").write_text('{"sampler_config": "x"}'),
+    ),
 }
 
 
@@ -243,7 +296,9 @@ def test_a_place_that_cannot_be_written_to(places, tmp_path, what, place):
         where = where / "deeper"
     with refused(name, "takes"):
         call(where)
-    assert (tmp_path / "file").read_text() == "x" and [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "x" and [p.name for p in tmp_path.iterdir()] == [
+        "file"
+    ]
 
 
 @pytest.mark.parametrize("what", ["save_pretrained", "train"])

@@ -1,5 +1,7 @@
-"""Bad input of the model and of generation: a ValueError that names the argument, what it got and what it takes, before
-any work. What single parts say to bad input is tested beside them (config, sampler, noise, train, checkpoint, trace)."""
+"""Bad input of the model and of generation: a ValueError that names the argument, what it got and
+what it takes, before any work. What single parts say to bad input is tested beside them (config,
+sampler, noise, train, checkpoint, trace).
+"""
 
 import math
 from dataclasses import replace
@@ -13,7 +15,8 @@ from diffgemma_lite import Config, DiffusionGemma, generate, generate_autoregres
 from diffgemma_lite.attention import KVCache
 from diffgemma_lite.labs.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.usefixtures("unchecked")  # as a reader runs it: annotations are not checked
+# as a reader runs it: annotations are not checked
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 IDS, CANVAS = random_ids(2, 9), random_ids(2, C, seed=1)
 LIMIT = Config.preset("tiny").max_position_embeddings
@@ -42,12 +45,17 @@ def cache(model):
         return model.encode(IDS)
 
 
-# ---- token ids, wherever they are given -----------------------------------------------------------------------------------
+# ---- token ids, wherever they are given
+# -----------------------------------------------------------------------------------
 
 BAD_IDS = {
     "too large": (torch.full((2, C), V), f"got ids from {V} to {V}", f"takes 0 to {V - 1}"),
     "negative": (torch.full((2, C), -1), "got ids from -1 to -1", f"takes 0 to {V - 1}"),
-    "one bad id": (IDS[:, :C].clone().index_fill(1, torch.tensor([2]), 4000), "to 4000", "vocabulary"),
+    "one bad id": (
+        IDS[:, :C].clone().index_fill(1, torch.tensor([2]), 4000),
+        "to 4000",
+        "vocabulary",
+    ),
     "float": (IDS[:, :C].float(), "torch.float32", "torch.int64"),
     "bool": (IDS[:, :C] > 4, "torch.bool", "torch.int64"),
     "uint8": (IDS[:, :C].to(torch.uint8), "torch.uint8", "torch.int64"),
@@ -65,12 +73,23 @@ PLACES = {
     "encode with a cache": ("ids", lambda model, cache, ids: model.encode(ids, cache=cache)),
     "decode": ("canvas", lambda model, cache, ids: model.decode(ids, cache)),
     "generate": ("ids", lambda model, cache, ids: generate(model, ids, sampler())),
-    "generate_autoregressive": ("ids", lambda model, cache, ids: generate_autoregressive(model, ids)),
-    "initial_canvas": ("initial_canvas", lambda model, cache, ids: generate(model, IDS, sampler(), initial_canvas=ids)),
+    "generate_autoregressive": (
+        "ids",
+        lambda model, cache, ids: generate_autoregressive(model, ids),
+    ),
+    "initial_canvas": (
+        "initial_canvas",
+        lambda model, cache, ids: generate(model, IDS, sampler(), initial_canvas=ids),
+    ),
 }
 
 
-PAIRS = [(place, case) for place in PLACES for case in BAD_IDS if (place, case) != ("initial_canvas", "None")]
+PAIRS = [
+    (place, case)
+    for place in PLACES
+    for case in BAD_IDS
+    if (place, case) != ("initial_canvas", "None")
+]
 
 
 @pytest.mark.parametrize(("place", "case"), PAIRS)
@@ -81,7 +100,8 @@ def test_bad_ids(model, cache, place, case):
     assert model.passes == before
 
 
-# ---- masks, caches and positions -------------------------------------------------------------------------------------------
+# ---- masks, caches and positions
+# -------------------------------------------------------------------------------------------
 
 
 def mask_of(*rows: str) -> torch.Tensor:
@@ -89,8 +109,16 @@ def mask_of(*rows: str) -> torch.Tensor:
 
 
 BAD_MASKS = {
-    "right padding": (mask_of("111111110", "111111111"), "padding to the right of a token", "left padding only"),
-    "a hole": (mask_of("111011111", "111111111"), "padding to the right of a token", "left padding only"),
+    "right padding": (
+        mask_of("111111110", "111111111"),
+        "padding to the right of a token",
+        "left padding only",
+    ),
+    "a hole": (
+        mask_of("111011111", "111111111"),
+        "padding to the right of a token",
+        "left padding only",
+    ),
     "a row of padding": (mask_of("000000000", "111111111"), "all padding", "at least one token"),
     "another shape": (mask_of("11111111", "11111111"), r"got \(2, 8\)", r"takes \(2, 9\)"),
     "one row": (mask_of("111111111"), r"got \(1, 9\)", r"takes \(2, 9\)"),
@@ -103,7 +131,9 @@ TAKES_MASKS = {
     "encode": lambda model, mask: model.encode(IDS, mask),
     "next_token_logits": lambda model, mask: model.next_token_logits(IDS, mask),
     "generate": lambda model, mask: generate(model, IDS, sampler(), attention_mask=mask),
-    "generate_autoregressive": lambda model, mask: generate_autoregressive(model, IDS, attention_mask=mask),
+    "generate_autoregressive": lambda model, mask: generate_autoregressive(
+        model, IDS, attention_mask=mask
+    ),
 }
 
 
@@ -168,8 +198,12 @@ def test_a_cut_cache_is_not_extended(model, cache):
 
 def test_prompt_over_the_position_limit(model, cache):
     long, before = random_ids(2, LIMIT + 1), model.passes
-    for call in (model.encode, model.next_token_logits, lambda ids: generate(model, ids, sampler(), max_new_tokens=1),
-                 lambda ids: generate_autoregressive(model, ids, max_new_tokens=1)):  # fmt: skip
+    for call in (
+        model.encode,
+        model.next_token_logits,
+        lambda ids: generate(model, ids, sampler(), max_new_tokens=1),
+        lambda ids: generate_autoregressive(model, ids, max_new_tokens=1),
+    ):
         with refused("ids", str(LIMIT + 1), f"takes at most {LIMIT}"):
             call(long)
     with refused("ids", "9 cached and 512 new", f"takes at most {LIMIT}"):
@@ -185,13 +219,23 @@ def test_canvas_over_the_position_limit(model):
     model.decode(CANVAS[:, 1:], cache)  # one less fits
 
 
-@pytest.mark.parametrize(("prompt", "wanted", "fits"), [(LIMIT - C, C, True), (LIMIT - C, 1, True), (LIMIT - C + 1, 1, False),
-                                                        (LIMIT - 2 * C, C + 1, True), (LIMIT - 2 * C + 1, C + 1, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("prompt", "wanted", "fits"),
+    [
+        (LIMIT - C, C, True),
+        (LIMIT - C, 1, True),
+        (LIMIT - C + 1, 1, False),
+        (LIMIT - 2 * C, C + 1, True),
+        (LIMIT - 2 * C + 1, C + 1, False),
+    ],
+)
 def test_answer_over_the_position_limit(model, prompt, wanted, fits):
     """Whole canvases are denoised, so whole canvases have to fit."""
     ids, before = random_ids(1, prompt), model.passes
     if fits:
-        assert generate(model, ids, sampler(max_denoising_steps=1), max_new_tokens=wanted).tokens.shape == (1, wanted)
+        assert generate(
+            model, ids, sampler(max_denoising_steps=1), max_new_tokens=wanted
+        ).tokens.shape == (1, wanted)
         return
     with refused("max_new_tokens", "position", f"takes at most {LIMIT}"):
         generate(model, ids, sampler(), max_new_tokens=wanted)
@@ -231,14 +275,24 @@ def test_bad_self_conditioning(model, cache, case):
     assert model.passes == before
 
 
-# ---- generate and generate_autoregressive ----------------------------------------------------------------------------------
+# ---- generate and generate_autoregressive
+# ----------------------------------------------------------------------------------
 
 PINNED = torch.zeros(2, C, dtype=torch.bool)
 BOTH = {
     "max_new_tokens": [0, -3, 2.0, True, "8", None],
     "eos_token_id": [-1, V, 1.0, "1", True, [], [1, V], [1, None], (True,), torch.tensor(1)],
     "pad_token_id": [-1, V, 0.0, "0", True],
-    "generator": [0, "cpu", [], [generator()], [generator()] * 3, [generator(), None], [generator(), 3], (generator(),)],
+    "generator": [
+        0,
+        "cpu",
+        [],
+        [generator()],
+        [generator()] * 3,
+        [generator(), None],
+        [generator(), 3],
+        (generator(),),
+    ],
 }
 ONE = {
     "sampler": [None, {}, "fast", 48],
@@ -261,7 +315,11 @@ def shown(value) -> str:
 
 
 def cases(table) -> list:
-    return [pytest.param(name, value, id=f"{name}-{shown(value)}") for name, values in table.items() for value in values]
+    return [
+        pytest.param(name, value, id=f"{name}-{shown(value)}")
+        for name, values in table.items()
+        for value in values
+    ]
 
 
 @pytest.mark.parametrize(("name", "value"), cases(BOTH | ONE))
@@ -288,10 +346,16 @@ def test_generate_autoregressive_names_a_bad_argument_before_the_first_pass(mode
     assert model.passes == before
 
 
-@pytest.mark.parametrize("returned", [None, torch.zeros(2, C), torch.zeros(2, C, V, dtype=torch.int64), torch.zeros(1, C, V)], ids=shown)
+@pytest.mark.parametrize(
+    "returned",
+    [None, torch.zeros(2, C), torch.zeros(2, C, V, dtype=torch.int64), torch.zeros(1, C, V)],
+    ids=shown,
+)
 def test_a_logits_filter_that_returns_something_else(model, returned):
     with refused("logits_filter", "returned", "takes"):
-        generate(model, IDS, sampler(), max_new_tokens=C, logits_filter=lambda logits, canvas: returned)
+        generate(
+            model, IDS, sampler(), max_new_tokens=C, logits_filter=lambda logits, canvas: returned
+        )
 
 
 def test_a_bad_argument_is_named_before_the_streamer_hears_of_it(model):
@@ -300,7 +364,9 @@ def test_a_bad_argument_is_named_before_the_streamer_hears_of_it(model):
             pytest.fail("the streamer was called")
 
     with refused("attention_mask"):
-        generate(model, IDS, sampler(), attention_mask=mask_of("111111110", "111111111"), streamer=Loud())
+        generate(
+            model, IDS, sampler(), attention_mask=mask_of("111111110", "111111111"), streamer=Loud()
+        )
 
 
 @pytest.mark.parametrize("config", [None, "tiny", {"vocab_size": 97}, Config])
@@ -317,6 +383,10 @@ def test_the_model_is_not_called_itself(model):
 def test_texts_and_rows_of_ids_are_named():
     out = generate(tiny(), IDS[:1], sampler(max_denoising_steps=1), max_new_tokens=C, trace=True)
     with refused("decode", "Tokenizer", "tokenizer.token_text"):
-        out.trace.with_texts(Tokenizer.load(Path(__file__).parents[2] / "assets/checkpoints/python-small"))
+        out.trace.with_texts(
+            Tokenizer.load(Path(__file__).parents[2] / "assets/checkpoints/python-small")
+        )
     with refused("ids", "one row"):
-        Tokenizer.load(Path(__file__).parents[2] / "assets/checkpoints/python-small").decode(out.tokens.repeat(2, 1))
+        Tokenizer.load(Path(__file__).parents[2] / "assets/checkpoints/python-small").decode(
+            out.tokens.repeat(2, 1)
+        )

@@ -1,4 +1,6 @@
-"""Checkpoints: every tensor lands where its published name says, one copy on disk, and what is not whole is listed."""
+"""Checkpoints: every tensor lands where its published name says, one copy on disk, and what is not
+whole is listed.
+"""
 
 import json
 import math
@@ -50,37 +52,72 @@ def logits(model) -> torch.Tensor:
     return model.decode(CANVAS, model.encode(IDS))
 
 
-# ---- names ---------------------------------------------------------------------------------------------------------------
+# ---- names
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def published_names() -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name in the file -> (our name, shape), written down without the mapping under test: tiny, layers 0 and 2 sliding."""
-    names = {"embed_tokens.weight": ("embed_tokens.weight", (V, 32)), "norm.weight": ("norm.weight", (32,))}
-    for part, shape in {"gate_proj": (48, 32), "up_proj": (48, 32), "down_proj": (32, 48), "pre_norm": (32,)}.items():
+    """Name in the file -> (our name, shape), written down without the mapping under test: tiny,
+    layers 0 and 2 sliding.
+    """
+    names = {
+        "embed_tokens.weight": ("embed_tokens.weight", (V, 32)),
+        "norm.weight": ("norm.weight", (32,)),
+    }
+    for part, shape in {
+        "gate_proj": (48, 32),
+        "up_proj": (48, 32),
+        "down_proj": (32, 48),
+        "pre_norm": (32,),
+    }.items():
         names[f"self_conditioning.{part}.weight"] = (f"self_conditioning.{part}.weight", shape)
     for i in range(4):
         sliding, at = i % 2 == 0, f"layers.{i}."
         width, kv = (8, 2) if sliding else (16, 1)
         own = {
-            "self_attn.q_proj.weight": (4 * width, 32), "self_attn.k_proj.weight": (kv * width, 32),
-            "self_attn.o_proj.weight": (32, 4 * width), "self_attn.q_norm.weight": (width,), "self_attn.k_norm.weight": (width,),
-            "mlp.gate_proj.weight": (48, 32), "mlp.up_proj.weight": (48, 32), "mlp.down_proj.weight": (32, 48),
-            "router.proj.weight": (4, 32), "router.scale": (32,), "router.per_expert_scale": (4,),
-            "experts.gate_up_proj": (4, 32, 32), "experts.down_proj": (4, 32, 16), "layer_scalar": (1,),
-        } | {f"{n}.weight": (32,) for n in (
-            "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
-            "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2")}  # fmt: skip
+            "self_attn.q_proj.weight": (4 * width, 32),
+            "self_attn.k_proj.weight": (kv * width, 32),
+            "self_attn.o_proj.weight": (32, 4 * width),
+            "self_attn.q_norm.weight": (width,),
+            "self_attn.k_norm.weight": (width,),
+            "mlp.gate_proj.weight": (48, 32),
+            "mlp.up_proj.weight": (48, 32),
+            "mlp.down_proj.weight": (32, 48),
+            "router.proj.weight": (4, 32),
+            "router.scale": (32,),
+            "router.per_expert_scale": (4,),
+            "experts.gate_up_proj": (4, 32, 32),
+            "experts.down_proj": (4, 32, 16),
+            "layer_scalar": (1,),
+        } | {
+            f"{n}.weight": (32,)
+            for n in (
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+                "pre_feedforward_layernorm_2",
+                "post_feedforward_layernorm_1",
+                "post_feedforward_layernorm_2",
+            )
+        }
         if sliding:
             own["self_attn.v_proj.weight"] = (kv * width, 32)
         names |= {at + n: (at + n, shape) for n, shape in own.items()}
     named = {DECODER + n: value for n, value in names.items()}
-    return named | {f"{ENCODER}layers.{i}.layer_scalar": (f"layers.{i}.encoder_layer_scalar", (1,)) for i in range(4)}
+    return named | {
+        f"{ENCODER}layers.{i}.layer_scalar": (f"layers.{i}.encoder_layer_scalar", (1,))
+        for i in range(4)
+    }
 
 
 def test_a_constant_in_each_tensor_lands_where_its_name_says(saved, tmp_path):
     """Pitfall 11: many tensors have equal shapes, and a swapped key would load without a word."""
     names = published_names()
-    file = {name: torch.full(shape, 0.01 * (i + 1)) for i, (name, (_, shape)) in enumerate(names.items())}
+    file = {
+        name: torch.full(shape, 0.01 * (i + 1))
+        for i, (name, (_, shape)) in enumerate(names.items())
+    }
     save_file(file, tmp_path / "model.safetensors")
     shutil.copy(saved / "config.json", tmp_path)
     model = load(tmp_path)
@@ -97,13 +134,18 @@ def test_a_constant_in_each_tensor_lands_where_its_name_says(saved, tmp_path):
 def test_names_map_back_and_forth():
     for name, (ours, _) in published_names().items():
         assert to_hf_name(ours) == name and from_hf_name(name) == ours
-    assert from_hf_name("lm_head.weight") == from_hf_name(ENCODER + "embed_tokens.weight") == "embed_tokens.weight"
+    assert (
+        from_hf_name("lm_head.weight")
+        == from_hf_name(ENCODER + "embed_tokens.weight")
+        == "embed_tokens.weight"
+    )
     assert from_hf_name(ENCODER + "layers.1.mlp.up_proj.weight") == "layers.1.mlp.up_proj.weight"
     assert from_hf_name("model.encoder.vision_tower.anything") is None
     assert from_hf_name("model.encoder.embed_vision.embedding_projection.weight") is None
 
 
-# ---- the round trip ------------------------------------------------------------------------------------------------------
+# ---- the round trip
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -112,13 +154,20 @@ def test_save_and_load_give_the_same_bits(tmp_path, dtype):
     model.save_pretrained(tmp_path)
     again = load(tmp_path)
     assert again.dtype == dtype and not again.training and again.config == model.config
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True)
+    )
     assert torch.equal(logits(again), logits(model))
-    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(dtype).removeprefix(
+        "torch."
+    )
 
 
 def test_the_file_holds_one_copy_of_the_weights(saved):
-    """Pitfall 10: neither the tied head nor a second set for the encoder; beside them only the smallest vision tower."""
+    """Pitfall 10: neither the tied head nor a second set for the encoder; beside them only the
+    smallest vision tower.
+    """
     model, size = tiny(), (saved / "model.safetensors").stat().st_size
     ours = sum(t.numel() for t in model.state_dict().values())
     vision = sum(t.numel() for n, t in tensors_of(saved).items() if from_hf_name(n) is None)
@@ -134,7 +183,9 @@ def test_the_report_says_what_was_read_and_skipped(saved):
 
 
 def test_loading_into_another_dtype(saved):
-    assert {t.dtype for t in load(saved, dtype=torch.bfloat16).state_dict().values()} == {torch.bfloat16}
+    assert {t.dtype for t in load(saved, dtype=torch.bfloat16).state_dict().values()} == {
+        torch.bfloat16
+    }
     assert {t.dtype for t in load(saved).state_dict().values()} == {torch.float32}
 
 
@@ -146,7 +197,12 @@ def test_a_loaded_model_can_be_trained(saved):
 
 def test_generation_defaults_round_trip(tmp_path):
     model = tiny()
-    model.generation_defaults = {"max_new_tokens": 64, "entropy_bound": 0.2, "t_min": 0.3, "eos_token_id": [1, 5]}
+    model.generation_defaults = {
+        "max_new_tokens": 64,
+        "entropy_bound": 0.2,
+        "t_min": 0.3,
+        "eos_token_id": [1, 5],
+    }
     model.save_pretrained(tmp_path)
     stored = json.loads((tmp_path / "generation_config.json").read_text())
     assert stored["sampler_config"]["entropy_bound"] == 0.2 and "entropy_bound" not in stored
@@ -159,14 +215,18 @@ def test_without_a_generation_config_there_are_no_defaults(saved):
 
 def test_saving_over_a_checkpoint_replaces_it(folder):
     other = tiny(seed=1)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "y.safetensors"}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"x": "y.safetensors"}})
+    )
     other.save_pretrained(folder)
     assert torch.equal(logits(load(folder)), logits(other))
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
 
 
 def test_saving_over_shards_leaves_none_of_them(folder):
-    """They would be as large as the model again, and a tool that looks for shards would find another model's. Other files stay."""
+    """They would be as large as the model again, and a tool that looks for shards would find
+    another model's. Other files stay.
+    """
     shard(folder)
     mine = ["notes.txt", "model-of-mine.safetensors", "model-1-of-2.txt"]
     for name in mine:
@@ -174,7 +234,9 @@ def test_saving_over_shards_leaves_none_of_them(folder):
     other = tiny(seed=1)
     other.save_pretrained(folder)
     assert torch.equal(logits(load(folder)), logits(other))
-    assert sorted(p.name for p in folder.iterdir()) == sorted(["config.json", "model.safetensors", *mine])
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        ["config.json", "model.safetensors", *mine]
+    )
 
 
 def test_a_failed_save_leaves_the_old_weights(folder, monkeypatch):
@@ -190,7 +252,8 @@ def test_a_failed_save_leaves_the_old_weights(folder, monkeypatch):
     assert torch.equal(logits(load(folder)), before)
 
 
-# ---- shards --------------------------------------------------------------------------------------------------------------
+# ---- shards
+# --------------------------------------------------------------------------------------------------------------
 
 
 def shard(folder, parts: int = 3) -> None:
@@ -202,7 +265,9 @@ def shard(folder, parts: int = 3) -> None:
         file = f"model-{i + 1:05d}-of-{parts:05d}.safetensors"
         save_file({n: tensors[n] for n in names[i::parts]}, folder / file)
         where |= dict.fromkeys(names[i::parts], file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": where})
+    )
 
 
 def test_shards_with_an_index(folder):
@@ -244,8 +309,18 @@ def test_a_shard_that_is_missing_or_cut(folder, damage):
         load(folder)
 
 
-@pytest.mark.parametrize("index", ["{}", '{"weight_map": {}}', '{"weight_map": []}', "[]", "no json",
-                                   '{"weight_map": {"a": "../outside.safetensors"}}', '{"weight_map": {"a": 3}}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "index",
+    [
+        "{}",
+        '{"weight_map": {}}',
+        '{"weight_map": []}',
+        "[]",
+        "no json",
+        '{"weight_map": {"a": "../outside.safetensors"}}',
+        '{"weight_map": {"a": 3}}',
+    ],
+)
 def test_an_index_that_is_none(folder, index):
     save_file({"a": torch.zeros(1)}, folder.parent / "outside.safetensors")
     (folder / "model.safetensors.index.json").write_text(index)
@@ -253,7 +328,8 @@ def test_an_index_that_is_none(folder, index):
         load(folder)
 
 
-# ---- what is wrong is listed -------------------------------------------------------------------------------------------------
+# ---- what is wrong is listed
+# -------------------------------------------------------------------------------------------------
 
 NORM, UP = DECODER + "norm.weight", DECODER + "layers.0.mlp.up_proj.weight"
 
@@ -268,14 +344,32 @@ def _infinite(tensors):
 
 WRONG = {
     "missing": (lambda t: t.pop(NORM), f"missing tensor {NORM}"),
-    "missing scalar": (lambda t: t.pop(ENCODER + "layers.2.layer_scalar"), "missing tensor .*language_model.layers.2.layer_scalar"),
-    "extra": (lambda t: t.update({DECODER + "layers.9.x": torch.zeros(1)}), "unknown tensor model.decoder.layers.9.x"),
-    "another model's": (lambda t: t.update({"model.layers.0.mlp.up_proj": torch.zeros(1)}), "unknown tensor model.layers.0"),
-    "another shape": (lambda t: t.update({UP: torch.zeros(32, 48)}), r"up_proj.weight has shape \(32, 48\), .* \(48, 32\)"),
+    "missing scalar": (
+        lambda t: t.pop(ENCODER + "layers.2.layer_scalar"),
+        "missing tensor .*language_model.layers.2.layer_scalar",
+    ),
+    "extra": (
+        lambda t: t.update({DECODER + "layers.9.x": torch.zeros(1)}),
+        "unknown tensor model.decoder.layers.9.x",
+    ),
+    "another model's": (
+        lambda t: t.update({"model.layers.0.mlp.up_proj": torch.zeros(1)}),
+        "unknown tensor model.layers.0",
+    ),
+    "another shape": (
+        lambda t: t.update({UP: torch.zeros(32, 48)}),
+        r"up_proj.weight has shape \(32, 48\), .* \(48, 32\)",
+    ),
     "NaN": (_nan, "up_proj.weight holds NaN"),
     "infinity": (_infinite, "up_proj.weight holds NaN or infinity"),
-    "packed bytes": (lambda t: t.update({UP: torch.zeros(48, 32, dtype=torch.uint8)}), "up_proj.weight is torch.uint8"),
-    "a second copy that differs": (lambda t: t.update({"lm_head.weight": torch.zeros(V, 32)}), "(lm_head|embed_tokens).weight differs from another copy"),
+    "packed bytes": (
+        lambda t: t.update({UP: torch.zeros(48, 32, dtype=torch.uint8)}),
+        "up_proj.weight is torch.uint8",
+    ),
+    "a second copy that differs": (
+        lambda t: t.update({"lm_head.weight": torch.zeros(V, 32)}),
+        "(lm_head|embed_tokens).weight differs from another copy",
+    ),
 }
 
 
@@ -296,7 +390,10 @@ def test_all_wrong_tensors_are_listed_at_once(folder):
     rewrite(folder, break_several)
     with pytest.raises(ValueError) as error:
         load(folder)
-    assert all(part in str(error.value) for part in (f"missing tensor {NORM}", f"{UP} has shape (1,)", "unknown tensor surprise"))
+    assert all(
+        part in str(error.value)
+        for part in (f"missing tensor {NORM}", f"{UP} has shape (1,)", "unknown tensor surprise")
+    )
 
 
 def test_a_long_list_is_cut(folder):
@@ -307,6 +404,7 @@ def test_a_long_list_is_cut(folder):
 
 def test_equal_second_copies_are_fine(folder):
     """Some writers store the tied head, or the encoder's view of shared weights, once more."""
+
     def repeat(tensors):
         tensors["lm_head.weight"] = tensors[DECODER + "embed_tokens.weight"].clone()
         tensors[ENCODER + "norm.weight"] = tensors[NORM].clone()
@@ -315,7 +413,8 @@ def test_equal_second_copies_are_fine(folder):
     assert torch.equal(logits(load(folder)), logits(tiny()))
 
 
-# ---- what is no checkpoint ---------------------------------------------------------------------------------------------------
+# ---- what is no checkpoint
+# ---------------------------------------------------------------------------------------------------
 
 
 def _cut(folder):
@@ -334,11 +433,23 @@ NO_CHECKPOINT = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
     "only a pickle": (_pickle, "never pickle"),
     "cut weights": (_cut, "not a whole safetensors file"),
-    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),
-    "weights that are text": (lambda f: (f / "model.safetensors").write_text("hello, this is text"), "not a whole safetensors file"),
+    "empty weights": (
+        lambda f: (f / "model.safetensors").write_bytes(b""),
+        "not a whole safetensors file",
+    ),
+    "weights that are text": (
+        lambda f: (f / "model.safetensors").write_text("hello, this is text"),
+        "not a whole safetensors file",
+    ),
     "a config that is no JSON": (lambda f: (f / "config.json").write_text("{"), "is not JSON"),
-    "a config that is a list": (lambda f: (f / "config.json").write_text("[]"), "takes a JSON object"),
-    "a generation_config that is no JSON": (lambda f: (f / "generation_config.json").write_text("{"), "is not JSON"),
+    "a config that is a list": (
+        lambda f: (f / "config.json").write_text("[]"),
+        "takes a JSON object",
+    ),
+    "a generation_config that is no JSON": (
+        lambda f: (f / "generation_config.json").write_text("{"),
+        "is not JSON",
+    ),
 }
 
 

@@ -16,13 +16,31 @@ TINY = Config.preset("tiny")
 def test_the_published_shape():
     """Source: config.json of google/diffusiongemma-26B-A4B-it."""
     c = Config.preset("26b_a4b")
-    assert (c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.vocab_size) == (2816, 2112, 30, 262_144)
+    assert (c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.vocab_size) == (
+        2816,
+        2112,
+        30,
+        262_144,
+    )
     assert [i for i in range(30) if not c.is_sliding(i)] == [5, 11, 17, 23, 29]
-    assert (c.num_attention_heads, c.num_key_value_heads, c.num_global_key_value_heads) == (16, 8, 2)
-    assert (c.head_dim, c.global_head_dim, c.sliding_window, c.canvas_length) == (256, 512, 1024, 256)
+    assert (c.num_attention_heads, c.num_key_value_heads, c.num_global_key_value_heads) == (
+        16,
+        8,
+        2,
+    )
+    assert (c.head_dim, c.global_head_dim, c.sliding_window, c.canvas_length) == (
+        256,
+        512,
+        1024,
+        256,
+    )
     assert (c.num_experts, c.top_k_experts, c.moe_intermediate_size) == (128, 8, 704)
     assert (c.sliding_rope_theta, c.full_rope_theta, c.partial_rotary_factor) == (1e4, 1e6, 0.25)
-    assert (c.final_logit_softcapping, c.rms_norm_eps, c.max_position_embeddings) == (30.0, 1e-6, 262_144)
+    assert (c.final_logit_softcapping, c.rms_norm_eps, c.max_position_embeddings) == (
+        30.0,
+        1e-6,
+        262_144,
+    )
     assert (c.pad_token_id, c.eos_token_id, c.bos_token_id) == (0, 1, 2)
 
 
@@ -30,12 +48,17 @@ def test_the_tiny_preset_has_every_mechanism():
     assert {TINY.is_sliding(i) for i in range(4)} == {True, False}
     assert (TINY.vocab_size, TINY.canvas_length, TINY.sliding_window) == (97, 8, 8)
     assert (TINY.num_hidden_layers, TINY.num_experts, TINY.top_k_experts) == (4, 4, 2)
-    assert (TINY.head_width(0), TINY.kv_heads(0)) == (8, 2) and (TINY.head_width(1), TINY.kv_heads(1)) == (16, 1)
+    assert (TINY.head_width(0), TINY.kv_heads(0)) == (8, 2) and (
+        TINY.head_width(1),
+        TINY.kv_heads(1),
+    ) == (16, 1)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5, 6, 7, 12])
 def test_default_layer_types_are_five_sliding_then_full_and_the_last_full(layers):
-    types = Config(**(PRESETS["tiny"] | {"num_hidden_layers": layers, "layer_types": ()})).layer_types
+    types = Config(
+        **(PRESETS["tiny"] | {"num_hidden_layers": layers, "layer_types": ()})
+    ).layer_types
     assert len(types) == layers and types[-1] == FULL
     assert all(types[i] == (FULL if i % 6 == 5 else SLIDING) for i in range(layers - 1))
 
@@ -54,7 +77,13 @@ def test_a_preset_with_changes():
 
 
 INTEGERS = [f.name for f in fields(Config) if f.type == "int" and not f.name.endswith("_token_id")]
-REALS = ["final_logit_softcapping", "rms_norm_eps", "sliding_rope_theta", "full_rope_theta", "initializer_range"]
+REALS = [
+    "final_logit_softcapping",
+    "rms_norm_eps",
+    "sliding_rope_theta",
+    "full_rope_theta",
+    "initializer_range",
+]
 BROKEN = [
     *[(name, value) for name in INTEGERS for value in (0, -1, 1.5, True, "8", None)],
     *[(name, value) for name in REALS for value in (0, -1.0, math.nan, math.inf, "1", None, True)],
@@ -84,21 +113,39 @@ def test_round_trip_through_config_json(name):
 
 
 def test_round_trip_keeps_every_field():
-    """Each field set to a value that is not its default, so that one that is not written would come back different."""
+    """Each field set to a value that is not its default, so that one that is not written would come
+    back different.
+    """
     changed = Config.preset(
-        "tiny", final_logit_softcapping=20.0, rms_norm_eps=1e-5, sliding_rope_theta=5e3, full_rope_theta=2e6,
-        partial_rotary_factor=0.5, pad_token_id=3, eos_token_id=4, bos_token_id=5, initializer_range=0.1,
-        max_position_embeddings=300, canvas_length=16, layer_types=(FULL, SLIDING, SLIDING, FULL),
-    )  # fmt: skip
+        "tiny",
+        final_logit_softcapping=20.0,
+        rms_norm_eps=1e-5,
+        sliding_rope_theta=5e3,
+        full_rope_theta=2e6,
+        partial_rotary_factor=0.5,
+        pad_token_id=3,
+        eos_token_id=4,
+        bos_token_id=5,
+        initializer_range=0.1,
+        max_position_embeddings=300,
+        canvas_length=16,
+        layer_types=(FULL, SLIDING, SLIDING, FULL),
+    )
     assert Config.from_hf(json.loads(json.dumps(changed.to_hf()))) == changed
 
 
 def test_the_spelling_of_the_two_global_sizes_that_transformers_saves():
-    """Transformers folds them into per_layer_config; the published file has them by name. Both are read."""
+    """Transformers folds them into per_layer_config; the published file has them by name. Both are
+    read.
+    """
     data = TINY.to_hf()
-    sizes = {"head_dim": data["text_config"].pop("global_head_dim"),
-             "num_key_value_heads": data["text_config"].pop("num_global_key_value_heads")}  # fmt: skip
-    data["text_config"]["per_layer_config"] = {str(i): sizes for i in range(4) if not TINY.is_sliding(i)}
+    sizes = {
+        "head_dim": data["text_config"].pop("global_head_dim"),
+        "num_key_value_heads": data["text_config"].pop("num_global_key_value_heads"),
+    }
+    data["text_config"]["per_layer_config"] = {
+        str(i): sizes for i in range(4) if not TINY.is_sliding(i)
+    }
     assert Config.from_hf(data) == TINY
 
 
@@ -123,11 +170,23 @@ FOREIGN = {
     "another model": (_changed("model_type", "gemma4"), "gemma4"),
     "no text_config": (_changed("text_config", None), "text_config"),
     "a size is missing": (_changed("text_config.head_dim", None), "head_dim"),
-    "another rope on full layers": (_changed(f"text_config.rope_parameters.{FULL}.rope_type", "yarn"), "yarn"),
-    "another rope on sliding layers": (_changed(f"text_config.rope_parameters.{SLIDING}.rope_type", "linear"), "linear"),
-    "bidirectional everywhere": (_changed("text_config.use_bidirectional_attention", "all"), "use_bidirectional_attention"),
+    "another rope on full layers": (
+        _changed(f"text_config.rope_parameters.{FULL}.rope_type", "yarn"),
+        "yarn",
+    ),
+    "another rope on sliding layers": (
+        _changed(f"text_config.rope_parameters.{SLIDING}.rope_type", "linear"),
+        "linear",
+    ),
+    "bidirectional everywhere": (
+        _changed("text_config.use_bidirectional_attention", "all"),
+        "use_bidirectional_attention",
+    ),
     "attention bias": (_changed("text_config.attention_bias", True), "attention_bias"),
-    "a theta that is no number": (_changed(f"text_config.rope_parameters.{FULL}.rope_theta", "big"), "big"),
+    "a theta that is no number": (
+        _changed(f"text_config.rope_parameters.{FULL}.rope_theta", "big"),
+        "big",
+    ),
     "an empty list of end tokens": (_changed("text_config.eos_token_id", []), "eos_token_id"),
 }
 
@@ -139,7 +198,8 @@ def test_a_config_json_of_something_else_is_refused(unchecked, case):
         Config.from_hf(data)
 
 
-# the published config.json, as far as it describes the text model (google/diffusiongemma-26B-A4B-it)
+# the published config.json, as far as it describes the text model
+# (google/diffusiongemma-26B-A4B-it)
 PUBLISHED = {
     "model_type": "diffusion_gemma", "canvas_length": 256,
     "text_config": {

@@ -6,7 +6,15 @@ import pytest
 import torch
 from tiny import generator, random_ids
 
-from diffgemma_lite.layers import GatedMLP, RMSNorm, ScaledEmbedding, rotary_frequencies, rotary_tables, rotate, soft_cap
+from diffgemma_lite.layers import (
+    GatedMLP,
+    RMSNorm,
+    ScaledEmbedding,
+    rotary_frequencies,
+    rotary_tables,
+    rotate,
+    soft_cap,
+)
 
 EPS = 1e-6
 
@@ -21,12 +29,15 @@ def test_rms_norm_is_x_over_its_root_mean_square():
     expected = x / (x.pow(2).mean(-1, keepdim=True) + EPS).sqrt() * torch.arange(1.0, 7.0)
     torch.testing.assert_close(norm(x), expected)
     assert RMSNorm(6, EPS, with_scale=False).weight is None
-    torch.testing.assert_close(RMSNorm(6, EPS, with_scale=False)(x).pow(2).mean(-1), torch.ones(2, 3))
+    torch.testing.assert_close(
+        RMSNorm(6, EPS, with_scale=False)(x).pow(2).mean(-1), torch.ones(2, 3)
+    )
 
 
 def test_rms_norm_eps_stands_inside_the_root():
     x = torch.full((1, 4), 1e-3)
-    assert RMSNorm(4, EPS)(x)[0, 0].item() == pytest.approx(math.sqrt(0.5), rel=1e-5)  # x^2 = eps = 1e-6
+    # x^2 = eps = 1e-6
+    assert RMSNorm(4, EPS)(x)[0, 0].item() == pytest.approx(math.sqrt(0.5), rel=1e-5)
 
 
 def test_rms_norm_of_zero_is_zero():
@@ -47,9 +58,13 @@ def test_fused_norm_equals_the_plain_one(dtype, with_scale):
 
 
 def test_rms_norm_computes_in_float32():
-    """In bfloat16 the mean of squares of 4096 values loses digits; the result may only be rounded once, at the end."""
+    """In bfloat16 the mean of squares of 4096 values loses digits; the result may only be rounded
+    once, at the end.
+    """
     x = _x(1, 4096).bfloat16()
-    assert torch.equal(RMSNorm(4096, EPS, dtype=torch.bfloat16)(x), RMSNorm(4096, EPS)(x.float()).bfloat16())
+    assert torch.equal(
+        RMSNorm(4096, EPS, dtype=torch.bfloat16)(x), RMSNorm(4096, EPS)(x.float()).bfloat16()
+    )
 
 
 def test_full_rotary_frequencies():
@@ -59,12 +74,16 @@ def test_full_rotary_frequencies():
 
 @pytest.mark.parametrize("head_width", [16, 64, 512])
 def test_proportional_rotary_frequencies(head_width):
-    """Pitfall 8: Hd / 2 frequencies, the last three quarters zero, and the exponent counts in the full head width."""
+    """Pitfall 8: Hd / 2 frequencies, the last three quarters zero, and the exponent counts in the
+    full head width.
+    """
     f = rotary_frequencies(head_width, 1e6, 0.25)
     turning = head_width // 8
     assert f.shape == (head_width // 2,)
     assert torch.equal(f[turning:], torch.zeros(head_width // 2 - turning))
-    torch.testing.assert_close(f[:turning], torch.tensor([1e6 ** (-2 * i / head_width) for i in range(turning)]))
+    torch.testing.assert_close(
+        f[:turning], torch.tensor([1e6 ** (-2 * i / head_width) for i in range(turning)])
+    )
 
 
 def test_lane_i_turns_with_lane_i_plus_half():
@@ -72,13 +91,18 @@ def test_lane_i_turns_with_lane_i_plus_half():
     x, positions = _x(2, 5, 3, 8), torch.arange(7, 12)[None]
     f = rotary_frequencies(8, 100.0)
     turned = rotate(x, *rotary_tables(positions, f, torch.float32))
-    z = torch.complex(x[..., :4], x[..., 4:]) * torch.exp(1j * positions[0].float()[:, None] * f)[None, :, None]
+    z = (
+        torch.complex(x[..., :4], x[..., 4:])
+        * torch.exp(1j * positions[0].float()[:, None] * f)[None, :, None]
+    )
     torch.testing.assert_close(turned, torch.cat([z.real, z.imag], -1))
 
 
 def test_still_lanes_pass_unchanged():
     x = _x(1, 4, 2, 16)
-    turned = rotate(x, *rotary_tables(torch.arange(4)[None], rotary_frequencies(16, 1e6, 0.25), torch.float32))
+    turned = rotate(
+        x, *rotary_tables(torch.arange(4)[None], rotary_frequencies(16, 1e6, 0.25), torch.float32)
+    )
     still = [i for i in range(16) if i % 8 >= 2]
     assert torch.equal(turned[..., still], x[..., still])
     assert (turned[0, 1:] - x[0, 1:])[..., [0, 1, 8, 9]].abs().min() > 0
@@ -88,7 +112,10 @@ def test_scores_depend_on_the_distance_alone():
     q, k, f = _x(1, 1, 1, 8), _x(1, 1, 1, 8, seed=1), rotary_frequencies(8, 100.0)
 
     def score(at_q, at_k):
-        turned = [rotate(x, *rotary_tables(torch.tensor([[p]]), f, torch.float32)) for x, p in ((q, at_q), (k, at_k))]
+        turned = [
+            rotate(x, *rotary_tables(torch.tensor([[p]]), f, torch.float32))
+            for x, p in ((q, at_q), (k, at_k))
+        ]
         return (turned[0] * turned[1]).sum().item()
 
     assert score(5, 2) == pytest.approx(score(25, 22), abs=1e-5)
@@ -122,7 +149,9 @@ def test_embedding_scale_is_rounded_to_the_weights_dtype():
     embedding = ScaledEmbedding(97, 2816).bfloat16()
     assert embedding.scale().item() == 53.0 != 2816**0.5
     ids = random_ids(1, 3)
-    assert torch.equal(embedding(ids), embedding.weight[ids] * torch.tensor(53.0, dtype=torch.bfloat16))
+    assert torch.equal(
+        embedding(ids), embedding.weight[ids] * torch.tensor(53.0, dtype=torch.bfloat16)
+    )
 
 
 def test_soft_embedding_of_a_certain_belief_is_the_embedding():
@@ -130,11 +159,15 @@ def test_soft_embedding_of_a_certain_belief_is_the_embedding():
     certain = torch.nn.functional.one_hot(ids, 97).float()
     torch.testing.assert_close(embedding.soft(certain), embedding(ids))
     uniform = torch.full((1, 1, 97), 1 / 97)
-    torch.testing.assert_close(embedding.soft(uniform)[0, 0], embedding.weight.mean(0) * math.sqrt(32))
+    torch.testing.assert_close(
+        embedding.soft(uniform)[0, 0], embedding.weight.mean(0) * math.sqrt(32)
+    )
 
 
 def test_soft_cap():
-    """Pitfall 12: nearly the identity near zero, never beyond the cap, and float32 whatever comes in."""
+    """Pitfall 12: nearly the identity near zero, never beyond the cap, and float32 whatever comes
+    in.
+    """
     x = torch.tensor([-1e4, -30.0, -0.01, 0.0, 0.01, 30.0, 1e4])
     y = soft_cap(x, 30.0)
     torch.testing.assert_close(y, 30 * torch.tanh(x / 30))

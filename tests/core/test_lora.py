@@ -1,4 +1,6 @@
-"""Low-rank adapters: nothing changes at the start, only they are trained, merging and going back, files, bad input."""
+"""Low-rank adapters: nothing changes at the start, only they are trained, merging and going back,
+files, bad input.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,19 @@ import copy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import C, V, Example, exact, generator, random_ids, refused, tiny
+from tiny import C, Example, V, exact, generator, random_ids, refused, tiny
 
 from diffgemma_lite import DiffusionGemma
-from diffgemma_lite.lora import LINEARS, add_lora, load_lora, lora_parameters, merge, remove_lora, save_lora, unmerge
+from diffgemma_lite.lora import (
+    LINEARS,
+    add_lora,
+    load_lora,
+    lora_parameters,
+    merge,
+    remove_lora,
+    save_lora,
+    unmerge,
+)
 from diffgemma_lite.loss import collate, total_loss
 from diffgemma_lite.nvfp4.model import PARTS, matrices
 from diffgemma_lite.train import TrainConfig, make_optimizer, train
@@ -49,7 +60,9 @@ def test_at_the_start_the_adapted_model_is_the_base(parts, path):
     model = tiny().set_kernels(experts=path)
     before = logits(model)
     assert torch.equal(logits(add_lora(model, 3, parts=parts)), before)
-    assert not torch.equal(logits(stirred(model)), before), "the adapters must be in the way of the signal"
+    assert not torch.equal(logits(stirred(model)), before), (
+        "the adapters must be in the way of the signal"
+    )
 
 
 @pytest.mark.parametrize("rank", [1, 2, 8, 32])
@@ -68,7 +81,17 @@ def test_count_of_trainable_parameters(rank):
 
 def batch_loss(model) -> torch.Tensor:
     examples = [Example([5, 6, 7], [8, 9, 10]), Example([11, 12], [13])]
-    batch = collate(examples, [0, 1], canvas_length=C, vocab_size=V, eos=1, pad=0, seed=0, epoch=0, self_conditioning=1.0)
+    batch = collate(
+        examples,
+        [0, 1],
+        canvas_length=C,
+        vocab_size=V,
+        eos=1,
+        pad=0,
+        seed=0,
+        epoch=0,
+        self_conditioning=1.0,
+    )
     return total_loss(model, batch)
 
 
@@ -87,10 +110,17 @@ def test_loop_and_grouped_agree_in_value_and_gradient():
     found, (x, w) = [], torch.rand(2, 6, 32, generator=torch.Generator().manual_seed(0))
     index = torch.tensor([[0, 1], [1, 2], [3, 0], [2, 3], [0, 2], [1, 3]])
     for path in ("loop", "grouped"):
-        model = stirred(add_lora(tiny().set_kernels(experts=path), 2, parts="experts", generator=generator()))
+        model = stirred(
+            add_lora(tiny().set_kernels(experts=path), 2, parts="experts", generator=generator())
+        )
         out = model.layers[0].experts(x, w[:, :2], index)
         (out * x).sum().backward()
-        found.append((out.detach(), *(p.grad for n, p in lora_parameters(model).items() if n.startswith("layers.0."))))
+        found.append(
+            (
+                out.detach(),
+                *(p.grad for n, p in lora_parameters(model).items() if n.startswith("layers.0.")),
+            )
+        )
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
@@ -111,10 +141,18 @@ def test_gradient_is_that_of_the_weight_by_the_chain_rule():
 def test_merge_is_an_ordinary_model_and_unmerge_gives_the_base_back(tmp_path):
     base = weights(tiny())
     model = stirred(add_lora(tiny(), 4, parts="everything"))
-    adapted, trained = logits(model), {k: p.detach().clone() for k, p in lora_parameters(model).items()}
+    adapted, trained = (
+        logits(model),
+        {k: p.detach().clone() for k, p in lora_parameters(model).items()},
+    )
     merge(model)
-    assert base.keys() == model.state_dict().keys() and type(model.layers[0].mlp.up_proj) is torch.nn.Linear
-    assert torch.equal(logits(model), adapted), "the merged weight is the sum that the adapted forward reads"
+    assert (
+        base.keys() == model.state_dict().keys()
+        and type(model.layers[0].mlp.up_proj) is torch.nn.Linear
+    )
+    assert torch.equal(logits(model), adapted), (
+        "the merged weight is the sum that the adapted forward reads"
+    )
     model.save_pretrained(tmp_path)
     assert torch.equal(logits(DiffusionGemma.from_pretrained(tmp_path)), adapted)
     unmerge(model)
@@ -135,7 +173,9 @@ def test_going_back_from_merged_at_once_and_trainable_as_before():
 
 def test_a_subtraction_would_not_give_the_base_back():
     """Why the originals are kept."""
-    low = stirred(add_lora(tiny(), 2, parts="dense_mlp")).lora.adapters["layers.0.mlp.up_proj", "weight"]
+    low = stirred(add_lora(tiny(), 2, parts="dense_mlp")).lora.adapters[
+        "layers.0.mlp.up_proj", "weight"
+    ]
     w = tiny().layers[0].mlp.up_proj.weight.detach()
     with torch.no_grad():
         back = low(w) - (low(torch.zeros_like(w)))
@@ -146,8 +186,11 @@ def test_tied_embedding_moves_input_and_head_together():
     model = stirred(add_lora(tiny(), 2, parts="embedding"))
     with torch.no_grad():
         w = model.embed_tokens.weight
-        assert torch.equal(model.logits(w[:3][None]), model.config.final_logit_softcapping * torch.tanh(
-            (w[:3][None] @ w.T) / model.config.final_logit_softcapping))  # fmt: skip
+        assert torch.equal(
+            model.logits(w[:3][None]),
+            model.config.final_logit_softcapping
+            * torch.tanh((w[:3][None] @ w.T) / model.config.final_logit_softcapping),
+        )
 
 
 def test_bfloat16_autocast_and_bfloat16_base():
@@ -173,7 +216,10 @@ def test_a_copy_has_adapters_of_its_own():
 
 
 def test_the_training_loop_trains_adapters_only_and_resumes(tmp_path):
-    examples, plan = [Example([5, 6], [7, 8, 9]), Example([4, 9], [3])], dict(batch_size=2, warmup_steps=0, log_every=1, checkpoint_every=2)
+    examples, plan = (
+        [Example([5, 6], [7, 8, 9]), Example([4, 9], [3])],
+        dict(batch_size=2, warmup_steps=0, log_every=1, checkpoint_every=2),
+    )
     config = TrainConfig(steps=4, learning_rate=0.01, **plan)
 
     def fresh():
@@ -199,7 +245,11 @@ def test_adapters_in_a_file(rank, parts, tmp_path):
     assert load_file(tmp_path / "a.safetensors").keys() == lora_parameters(model).keys()
     other = load_lora(tiny(), tmp_path / "a.safetensors")
     assert torch.equal(logits(other), logits(model))
-    assert (other.lora.rank, other.lora.alpha, other.lora.parts) == (model.lora.rank, 2.0, model.lora.parts)
+    assert (other.lora.rank, other.lora.alpha, other.lora.parts) == (
+        model.lora.rank,
+        2.0,
+        model.lora.parts,
+    )
     save_lora(merge(model), tmp_path / "merged.safetensors")
     assert equal(load_file(tmp_path / "merged.safetensors"), load_file(tmp_path / "a.safetensors"))
 
@@ -221,7 +271,9 @@ def test_refused(tmp_path):
             do(model)
     with refused("model", "Linear", "DiffusionGemma"):
         add_lora(torch.nn.Linear(2, 2))
-    assert equal(weights(model), weights(tiny())) and all(p.requires_grad for p in model.parameters())
+    assert equal(weights(model), weights(tiny())) and all(
+        p.requires_grad for p in model.parameters()
+    )
     add_lora(model, 2)
     with refused("model", "rank 2 already", "remove_lora"):
         add_lora(model, 2)

@@ -6,10 +6,22 @@ from dataclasses import fields, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import C, V, Example, exact, generator, random_ids, tiny
+from tiny import C, Example, V, exact, generator, random_ids, tiny
 
-from diffgemma_lite.loss import (LONGEST_HOLE, T_EPSILON, Batch, collate, denoising_logits, dig_hole, encoder_loss,
-                                 example_generator, lay_out, losses, mean_cross_entropy, total_loss)
+from diffgemma_lite.loss import (
+    LONGEST_HOLE,
+    T_EPSILON,
+    Batch,
+    collate,
+    denoising_logits,
+    dig_hole,
+    encoder_loss,
+    example_generator,
+    lay_out,
+    losses,
+    mean_cross_entropy,
+    total_loss,
+)
 
 EOS, PAD = 1, 0
 
@@ -18,23 +30,36 @@ def examples(n: int = 12) -> list[Example]:
     """Prompts and answers of many lengths, some cut."""
     g = generator(5)
     lengths = torch.randint(1, 30, (n, 2), generator=g).tolist()
-    return [Example(random_ids(p, seed=i).tolist(), random_ids(r, seed=100 + i).tolist(), i % 3 != 0)
-            for i, (p, r) in enumerate(lengths)]  # fmt: skip
+    return [
+        Example(random_ids(p, seed=i).tolist(), random_ids(r, seed=100 + i).tolist(), i % 3 != 0)
+        for i, (p, r) in enumerate(lengths)
+    ]
 
 
 def batch_of(chosen, indices=None, **changes) -> Batch:
     settings = dict(canvas_length=C, vocab_size=V, eos=EOS, pad=PAD, seed=0, epoch=0)
-    return collate(chosen, list(range(len(chosen))) if indices is None else indices, **(settings | changes))
+    return collate(
+        chosen, list(range(len(chosen))) if indices is None else indices, **(settings | changes)
+    )
 
 
 def rows_equal(a: Batch, i: int, b: Batch, j: int) -> bool:
     """Row i of a is row j of b, whatever padding the longest row of each asked for."""
     length = min(int(a.real[i].sum()), int(b.real[j].sum()))
-    same = [torch.equal(getattr(a, f.name)[i], getattr(b, f.name)[j]) for f in fields(Batch) if f.name not in ("ids", "real")]
-    return all(same) and torch.equal(a.ids[i, :length], b.ids[j, :length]) and int(a.real[i].sum()) == int(b.real[j].sum())
+    same = [
+        torch.equal(getattr(a, f.name)[i], getattr(b, f.name)[j])
+        for f in fields(Batch)
+        if f.name not in ("ids", "real")
+    ]
+    return (
+        all(same)
+        and torch.equal(a.ids[i, :length], b.ids[j, :length])
+        and int(a.real[i].sum()) == int(b.real[j].sum())
+    )
 
 
-# ---- layout ----------------------------------------------------------------------------------------------------------
+# ---- layout
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [0, 1, C - 1, C, C + 1, 2 * C])
@@ -51,7 +76,9 @@ def test_a_cut_answer_has_no_end_token(length):
     """Pitfall 26."""
     answer = random_ids(length).tolist() if length else []
     ids, canvases, labelled = lay_out(Example([5, 6], answer, complete=False), C, EOS)
-    assert ids == [5, 6, *answer] and labelled == length and canvases == max(1, math.ceil(length / C))
+    assert (
+        ids == [5, 6, *answer] and labelled == length and canvases == max(1, math.ceil(length / C))
+    )
 
 
 def test_labels_of_cut_and_complete_answers():
@@ -64,10 +91,13 @@ def test_labels_of_cut_and_complete_answers():
         k = (int(whole.start) - 2) // C
         seen.add(k)
         assert whole.labelled.all() and whole.real.all() and whole.ids.shape[1] == 2 + 2 * C
-        assert torch.equal(whole.clean[0], torch.tensor((answer + [EOS] * (C - 3))[k * C : (k + 1) * C]))
+        assert torch.equal(
+            whole.clean[0], torch.tensor((answer + [EOS] * (C - 3))[k * C : (k + 1) * C])
+        )
         known = C if (int(cut.start) - 2) // C == 0 else 3
         assert cut.labelled[0].tolist() == [True] * known + [False] * (C - known)
-        assert (cut.clean[~cut.labelled] == PAD).all()  # neither an end token nor anything else that says something
+        # neither an end token nor anything else that says something
+        assert (cut.clean[~cut.labelled] == PAD).all()
         assert not (cut.clean[cut.labelled] == EOS).any() and int(cut.real.sum()) == 2 + C + 3
     assert seen == {0, 1}
 
@@ -99,7 +129,9 @@ def test_a_canvas_is_noised_as_much_as_its_level_says():
 
 @pytest.mark.parametrize(("share", "low", "high"), [(0.0, 0, 0), (0.5, 0.4, 0.6), (1.0, 1, 1)])
 def test_share_of_self_conditioned_examples(share, low, high):
-    drawn = torch.cat([batch_of(examples(), epoch=e, self_conditioning=share).self_conditioned for e in range(40)])
+    drawn = torch.cat(
+        [batch_of(examples(), epoch=e, self_conditioning=share).self_conditioned for e in range(40)]
+    )
     assert low <= drawn.float().mean() <= high
 
 
@@ -108,10 +140,17 @@ def test_a_hole_is_one_run_of_noise_and_half_of_what_counts(labelled):
     clean, vocab_size, sizes, ends = torch.full((64,), 7), 100_000, set(), set()
     for n in range(300):
         noisy, counted = dig_hole(clean, labelled, vocab_size, generator(n))
-        hole = (noisy != clean).nonzero().flatten().tolist()  # noise is the clean token once in 100,000
+        # noise is the clean token once in 100,000
+        hole = (noisy != clean).nonzero().flatten().tolist()
         size = len(hole)
-        assert 1 <= size <= min(LONGEST_HOLE, labelled) and hole == list(range(hole[0], hole[0] + size))
-        assert counted[hole].all() and counted.sum() == min(2 * size, labelled) and not counted[labelled:].any()
+        assert 1 <= size <= min(LONGEST_HOLE, labelled) and hole == list(
+            range(hole[0], hole[0] + size)
+        )
+        assert (
+            counted[hole].all()
+            and counted.sum() == min(2 * size, labelled)
+            and not counted[labelled:].any()
+        )
         sizes.add(size)
         ends |= {hole[0], hole[-1]}
     if labelled >= 40:
@@ -122,7 +161,9 @@ def test_a_hole_is_one_run_of_noise_and_half_of_what_counts(labelled):
 def test_share_of_rows_with_one_hole(share, low, high):
     """The other rows, and what else is drawn of these, are as they would be without holes."""
     data = [Example([5], random_ids(64, seed=i).tolist()) for i in range(200)]
-    plain, holed = (batch_of(data, canvas_length=64, vocab_size=100_000, holes=holes) for holes in (0.0, share))
+    plain, holed = (
+        batch_of(data, canvas_length=64, vocab_size=100_000, holes=holes) for holes in (0.0, share)
+    )
     one = ~holed.labelled.all(1)
     assert low <= one.float().mean() <= high
     assert torch.equal(plain.noisy[~one], holed.noisy[~one]) and plain.labelled.all()
@@ -131,7 +172,8 @@ def test_share_of_rows_with_one_hole(share, low, high):
         assert torch.equal(getattr(plain, name), getattr(holed, name)), name
 
 
-# ---- noise of an example depends on (seed, epoch, number) alone ---------------------------------------------------------
+# ---- noise of an example depends on (seed, epoch, number) alone
+# ---------------------------------------------------------
 
 
 def test_noise_does_not_depend_on_batch_size_or_order():
@@ -146,7 +188,12 @@ def test_noise_does_not_depend_on_batch_size_or_order():
 def test_noise_depends_on_seed_epoch_and_number():
     """Pitfall 24."""
     data = [Example([5, 6, 7], random_ids(2 * C).tolist())]
-    draws = {(s, e, i): batch_of(data, [i], seed=s, epoch=e) for s in (0, 1) for e in (0, 1) for i in (0, 1, 2**31, 2**32)}
+    draws = {
+        (s, e, i): batch_of(data, [i], seed=s, epoch=e)
+        for s in (0, 1)
+        for e in (0, 1)
+        for i in (0, 1, 2**31, 2**32)
+    }
     assert len({tuple(b.noisy[0].tolist()) + (float(b.t),) for b in draws.values()}) == len(draws)
     states = {tuple(example_generator(s, e, i).get_state().tolist()) for s, e, i in draws}
     assert len(states) == len(draws)
@@ -159,14 +206,20 @@ def test_noise_leaves_the_global_stream_alone():
     first = batch_of(examples())
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert all(torch.equal(getattr(first, f.name), getattr(batch_of(examples()), f.name)) for f in fields(Batch))
+    assert all(
+        torch.equal(getattr(first, f.name), getattr(batch_of(examples()), f.name))
+        for f in fields(Batch)
+    )
 
 
 def test_rounding_the_row_length_changes_nothing_else():
     plain, rounded = batch_of(examples()), batch_of(examples(), multiple=16)
     assert rounded.ids.shape[1] % 16 == 0 and 0 < rounded.ids.shape[1] - plain.ids.shape[1] < 16
     assert all(rows_equal(plain, i, rounded, i) for i in range(12))
-    assert not rounded.real[:, plain.ids.shape[1] :].any() and (rounded.ids[~rounded.real] == PAD).all()
+    assert (
+        not rounded.real[:, plain.ids.shape[1] :].any()
+        and (rounded.ids[~rounded.real] == PAD).all()
+    )
 
 
 def test_an_example_without_a_prompt_is_refused():
@@ -174,15 +227,23 @@ def test_an_example_without_a_prompt_is_refused():
         batch_of([Example([5], [6]), Example([], [6])], [40, 41])
 
 
-# ---- the losses --------------------------------------------------------------------------------------------------------
+# ---- the losses
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_mean_cross_entropy_by_hand():
     logits = torch.randn(2, 3, 5, generator=generator(), dtype=torch.float64)
-    labels, counted = torch.tensor([[0, 4, 2], [1, 1, 3]]), torch.tensor([[True, False, True], [True, True, True]])
+    labels, counted = (
+        torch.tensor([[0, 4, 2], [1, 1, 3]]),
+        torch.tensor([[True, False, True], [True, True, True]]),
+    )
     got = mean_cross_entropy(logits, labels, counted)
     for b in range(2):
-        terms = [-math.log(logits[b, i].exp()[labels[b, i]] / logits[b, i].exp().sum()) for i in range(3) if counted[b, i]]
+        terms = [
+            -math.log(logits[b, i].exp()[labels[b, i]] / logits[b, i].exp().sum())
+            for i in range(3)
+            if counted[b, i]
+        ]
         assert got[b].item() == pytest.approx(sum(terms) / len(terms))
 
 
@@ -193,7 +254,9 @@ def test_denoising_loss_counts_corrupted_and_clean_positions_alike_without_a_wei
         cache = model.encode(batch.ids)
         logits = denoising_logits(model, cache, batch)
         each = F.cross_entropy(logits.transpose(1, 2), batch.clean, reduction="none")
-        expected = torch.stack([row[known].mean() for row, known in zip(each, batch.labelled, strict=True)])
+        expected = torch.stack(
+            [row[known].mean() for row, known in zip(each, batch.labelled, strict=True)]
+        )
         got = losses(model, batch)[0]
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
         other_level = losses(model, replace(batch, t=batch.t / 3))[0]
@@ -223,8 +286,13 @@ def test_total_loss_is_the_plain_sum():
 
 def test_a_padded_batch_is_the_mean_of_the_rows_alone():
     """Pitfall 2, the training side: rows of different length are padded on the right."""
-    model, data = exact(), [Example(random_ids(4).tolist(), random_ids(5).tolist()),
-                           Example(random_ids(9, seed=1).tolist(), random_ids(22, seed=2).tolist(), False)]  # fmt: skip
+    model, data = (
+        exact(),
+        [
+            Example(random_ids(4).tolist(), random_ids(5).tolist()),
+            Example(random_ids(9, seed=1).tolist(), random_ids(22, seed=2).tolist(), False),
+        ],
+    )
     with torch.no_grad():
         together = total_loss(model, batch_of(data, [3, 8]))
         alone = [total_loss(model, batch_of([e], [i])) for e, i in zip(data, (3, 8), strict=True)]
@@ -242,7 +310,9 @@ def test_ids_under_padding_do_not_count():
 
 
 def test_the_decoder_sees_nothing_from_its_canvas_on():
-    """The clean canvas stands in the row that the encoder reads; if the decoder saw it, it would only have to copy it."""
+    """The clean canvas stands in the row that the encoder reads; if the decoder saw it, it would
+    only have to copy it.
+    """
     model, batch = exact(), batch_of(examples())
     at = torch.arange(batch.ids.shape[1])[None] >= batch.start[:, None]
     other = replace(batch, ids=torch.where(at, torch.full_like(batch.ids, 50), batch.ids))
@@ -292,22 +362,30 @@ def test_the_first_pass_leaves_no_graph():
     assert not second[0].requires_grad and torch.equal(second[1], batch.self_conditioned)
 
 
-# ---- gradients ---------------------------------------------------------------------------------------------------------
+# ---- gradients
+# ---------------------------------------------------------------------------------------------------------
 
 
 def gradients(model, objective) -> dict[str, torch.Tensor]:
     model.zero_grad(set_to_none=True)
     objective().backward()
-    return {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+    return {
+        n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for n, p in model.named_parameters()
+    }
 
 
 def test_the_decoder_loss_alone_trains_the_encoder_through_the_cache():
-    """Pitfall 23: with the cache detached some of every layer's gradient is gone; with it the keys of the prefix have one."""
+    """Pitfall 23: with the cache detached some of every layer's gradient is gone; with it the keys
+    of the prefix have one.
+    """
     model, batch = tiny(), batch_of(examples(4))
     cache = model.encode(batch.ids)
     for t in (*cache.keys, *cache.values):
         t.retain_grad()
-    mean_cross_entropy(denoising_logits(model, cache, batch), batch.clean, batch.labelled).mean().backward()
+    mean_cross_entropy(
+        denoising_logits(model, cache, batch), batch.clean, batch.labelled
+    ).mean().backward()
     for layer, t in enumerate((*cache.keys, *cache.values)):
         assert t.grad is not None and t.grad.abs().max() > 0, layer
         read = t.grad.abs().sum((1, 3)) > 0
@@ -319,14 +397,23 @@ def test_the_decoder_loss_alone_trains_the_encoder_through_the_cache():
     def without_encoder():
         with torch.no_grad():
             cache = model.encode(batch.ids)
-        return mean_cross_entropy(denoising_logits(model, cache, batch), batch.clean, batch.labelled).mean()
+        return mean_cross_entropy(
+            denoising_logits(model, cache, batch), batch.clean, batch.labelled
+        ).mean()
 
     cut = gradients(model, without_encoder)
     for name in whole:
         reached = not torch.allclose(whole[name], cut[name], rtol=1e-3, atol=1e-7)
-        # what stands after the last layer's keys and values reaches no cache, nor does self-conditioning
-        outside = name.startswith("self_conditioning") or name == "norm.weight" or (
-            name.startswith("layers.3.") and not any(part in name for part in ("k_proj", "k_norm", "input_layernorm")))
+        # what stands after the last layer's keys and values reaches no cache, nor does
+        # self-conditioning
+        outside = (
+            name.startswith("self_conditioning")
+            or name == "norm.weight"
+            or (
+                name.startswith("layers.3.")
+                and not any(part in name for part in ("k_proj", "k_norm", "input_layernorm"))
+            )
+        )
         assert reached != outside, name
 
 
@@ -339,9 +426,15 @@ def test_gradients_with_and_without_checkpointing_are_equal(part):
     saved = gradients(model, lambda: losses(model, batch)[part].mean())
     for name, expected in plain.items():
         scale = expected.abs().max().item()
-        torch.testing.assert_close(saved[name], expected, atol=1e-5 * scale + 1e-9, rtol=1e-4, msg=name)
+        torch.testing.assert_close(
+            saved[name], expected, atol=1e-5 * scale + 1e-9, rtol=1e-4, msg=name
+        )
     touched = [name for name, g in plain.items() if g.abs().sum() > 0]
-    assert len(touched) > 60 and any("router" in n for n in touched) and any("per_expert_scale" in n for n in touched)
+    assert (
+        len(touched) > 60
+        and any("router" in n for n in touched)
+        and any("per_expert_scale" in n for n in touched)
+    )
 
 
 def test_gradient_checkpointing_is_at_work():
@@ -367,8 +460,12 @@ def test_a_row_without_labels_gives_loss_0_and_gradient_0():
         assert denoising[0] == 0 and denoising.shape == (n,)
         got = gradients(model, lambda batch=batch: losses(model, batch)[0][0])
         assert all((g == 0).all() for g in got.values())
-        assert all(g.isfinite().all() for g in gradients(model, lambda batch=batch: total_loss(model, batch)).values())
-    one = replace(batch_of([Example([5], [], complete=False)]))  # a row of a single token has no next token either
+        assert all(
+            g.isfinite().all()
+            for g in gradients(model, lambda batch=batch: total_loss(model, batch)).values()
+        )
+    # a row of a single token has no next token either
+    one = replace(batch_of([Example([5], [], complete=False)]))
     denoising, encoder = losses(model, one)
     assert denoising.item() == 0 and encoder.item() == 0
 

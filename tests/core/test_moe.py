@@ -1,4 +1,6 @@
-"""Router and experts: the order of softmax, top-k and scale, and the fast path against the plain loop."""
+"""Router and experts: the order of softmax, top-k and scale, and the fast path against the plain
+loop.
+"""
 
 import pytest
 import torch
@@ -64,7 +66,9 @@ def test_softmax_in_float32_under_bfloat16_input():
 
 
 def test_the_router_hands_out_probabilities_softmaxed_once():
-    """Pitfall 7: a load-balance loss on these must not apply a softmax again; they sum to one already."""
+    """Pitfall 7: a load-balance loss on these must not apply a softmax again; they sum to one
+    already.
+    """
     router, x = wide(Router(TINY)), tokens()
     probs = router(x)[2]
     torch.testing.assert_close(probs, router_scores(router, x).softmax(-1))
@@ -85,7 +89,9 @@ def test_loop_against_one_token_at_a_time():
         for slot in range(2):
             e = index[t, slot]
             gate, up = (experts.gate_up_proj[e] @ x[t]).chunk(2)
-            expected[t] += weights[t, slot] * (experts.down_proj[e] @ (F.gelu(gate, approximate="tanh") * up))
+            expected[t] += weights[t, slot] * (
+                experts.down_proj[e] @ (F.gelu(gate, approximate="tanh") * up)
+            )
     torch.testing.assert_close(experts.loop(x, weights, index), expected, atol=1e-4, rtol=1e-4)
 
 
@@ -104,18 +110,32 @@ def test_grouped_equals_loop_in_values_and_gradients(case):
     config, n, (weights, index) = CASES[case]
     results = {}
     for path in ("loop", "grouped"):
-        experts, x, w = wide(Experts(config)), tokens(n).requires_grad_(), weights.clone().requires_grad_()
+        experts, x, w = (
+            wide(Experts(config)),
+            tokens(n).requires_grad_(),
+            weights.clone().requires_grad_(),
+        )
         experts.path = path
         out = experts(x, w, index)
         (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
-        results[path] = (out.detach(), x.grad, w.grad, experts.gate_up_proj.grad, experts.down_proj.grad)
+        results[path] = (
+            out.detach(),
+            x.grad,
+            w.grad,
+            experts.gate_up_proj.grad,
+            experts.down_proj.grad,
+        )
     for plain, fast in zip(results["loop"], results["grouped"], strict=True):
         assert plain.abs().sum() > 0
         torch.testing.assert_close(fast, plain, atol=1e-4 * plain.abs().max().item(), rtol=1e-4)
 
 
 def test_grouped_equals_loop_in_bfloat16():
-    experts, x, (weights, index) = wide(Experts(TINY, dtype=torch.bfloat16)), tokens().bfloat16(), routing()
+    experts, x, (weights, index) = (
+        wide(Experts(TINY, dtype=torch.bfloat16)),
+        tokens().bfloat16(),
+        routing(),
+    )
     plain, fast = experts.loop(x, weights, index), experts.grouped(x, weights, index)
     assert plain.dtype == fast.dtype == torch.bfloat16
     torch.testing.assert_close(fast, plain, atol=0.05 * plain.abs().max().item(), rtol=0.05)
@@ -126,9 +146,15 @@ def test_the_whole_model_with_either_path_and_either_norm():
     ids, canvas = random_ids(2, 12), random_ids(2, 8, seed=1)
     model = tiny().set_kernels(experts="loop", fused_norm=False)
     plain = model.decode(canvas, model.encode(ids))
-    for kernels in (dict(experts="grouped"), dict(experts="loop", fused_norm=True), dict(fused_norm=True)):
+    for kernels in (
+        dict(experts="grouped"),
+        dict(experts="loop", fused_norm=True),
+        dict(fused_norm=True),
+    ):
         model.set_kernels(**kernels)
-        torch.testing.assert_close(model.decode(canvas, model.encode(ids)), plain, atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(
+            model.decode(canvas, model.encode(ids)), plain, atol=2e-3, rtol=2e-3
+        )
 
 
 def test_set_kernels_reaches_every_module():

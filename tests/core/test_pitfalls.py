@@ -1,4 +1,5 @@
-"""Which test stands for which trap that other ports fell into. A trap without a test, or a test that is gone, fails here.
+"""Which test stands for which trap that other ports fell into. A trap without a test, or a test
+that is gone, fails here.
 
 Numbers 1 to 12 are about the model, 13 to 22 about sampling, 23 to 28 about training.
 """
@@ -104,8 +105,16 @@ PITFALLS: dict[int, tuple[str, dict[str, list[str]]]] = {
 def functions_of(module: str) -> dict[str, ast.FunctionDef]:
     """The test functions of a file that are not skipped, by name."""
     tree = ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8"))
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    return {node.name: node for node in found if not any("skip" in ast.dump(d) for d in node.decorator_list)}
+    found = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    return {
+        node.name: node
+        for node in found
+        if not any("skip" in ast.dump(d) for d in node.decorator_list)
+    }
 
 
 def test_every_pitfall_of_model_sampling_and_training_is_in_the_table():
@@ -122,7 +131,10 @@ def test_its_tests_exist_and_can_fail(number):
         checks = (ast.Assert, ast.With)  # an assertion, or an exception that has to come
         for name in names:
             calls = ast.dump(functions_of(module)[name])
-            assert any(isinstance(n, checks) for n in ast.walk(functions_of(module)[name])) or "assert_close" in calls, name
+            assert (
+                any(isinstance(n, checks) for n in ast.walk(functions_of(module)[name]))
+                or "assert_close" in calls
+            ), name
 
 
 def test_a_test_that_names_a_pitfall_is_in_the_table():
@@ -130,8 +142,12 @@ def test_a_test_that_names_a_pitfall_is_in_the_table():
     said = 0
     for module in {m for _, where in PITFALLS.values() for m in where}:
         for name, node in functions_of(module).items():
-            for numbers in re.findall(r"Pitfalls? (\d+)(?: and (\d+))?", ast.get_docstring(node) or ""):
+            for numbers in re.findall(
+                r"Pitfalls? (\d+)(?: and (\d+))?", ast.get_docstring(node) or ""
+            ):
                 for number in [int(n) for n in numbers if n]:
                     said += 1
-                    assert name in PITFALLS[number][1].get(module, []), f"{module}.{name} names pitfall {number}"
+                    assert name in PITFALLS[number][1].get(module, []), (
+                        f"{module}.{name} names pitfall {number}"
+                    )
     assert said > 28

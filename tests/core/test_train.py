@@ -1,4 +1,6 @@
-"""Training: exact resume after a real kill, what is refused, and the documented path from training to text."""
+"""Training: exact resume after a real kill, what is refused, and the documented path from training
+to text.
+"""
 
 import json
 import math
@@ -11,11 +13,19 @@ import textwrap
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import C, V, Example, generator, random_ids
+from tiny import C, Example, V, generator, random_ids
 
 from diffgemma_lite import Config, DiffusionGemma, SamplerConfig, generate, train_state
-from diffgemma_lite.train import (STATE, BatchStream, TrainConfig, epoch_batches, learning_rate_at, make_optimizer,
-                                  save_state, train)
+from diffgemma_lite.train import (
+    STATE,
+    BatchStream,
+    TrainConfig,
+    epoch_batches,
+    learning_rate_at,
+    make_optimizer,
+    save_state,
+    train,
+)
 from diffgemma_lite.train_state import data_identity
 
 PLAN = dict(steps=9, batch_size=4, checkpoint_every=4, log_every=3, warmup_steps=3)
@@ -28,13 +38,27 @@ def fresh(seed: int = 0) -> DiffusionGemma:
 
 
 def examples(n: int = 14) -> list[Example]:
-    return [Example(random_ids(3 + i % 5, seed=i).tolist(), random_ids(4 + i, seed=50 + i).tolist(), i % 4 > 0) for i in range(n)]
+    return [
+        Example(
+            random_ids(3 + i % 5, seed=i).tolist(),
+            random_ids(4 + i, seed=50 + i).tolist(),
+            i % 4 > 0,
+        )
+        for i in range(n)
+    ]
 
 
 def run(folder=None, model=None, on_log=None, **changes):
     """(weights, log without timings) of a run of PLAN."""
     model = fresh() if model is None else model
-    log = train(model, examples(), TrainConfig(**(PLAN | changes)), folder=folder, progress=False, on_log=on_log)
+    log = train(
+        model,
+        examples(),
+        TrainConfig(**(PLAN | changes)),
+        folder=folder,
+        progress=False,
+        on_log=on_log,
+    )
     return model.state_dict(), [{k: v for k, v in entry.items() if k != "seconds"} for entry in log]
 
 
@@ -50,7 +74,8 @@ def whole():
     return run()
 
 
-# ---- resume ------------------------------------------------------------------------------------------------------------
+# ---- resume
+# ------------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
     import os, signal, sys
@@ -87,8 +112,12 @@ def test_resume_after_a_kill_is_bit_identical_to_no_kill(whole, tmp_path, when):
     """The process is killed, not asked to stop: nothing it would do on the way out may be needed."""
     folder = str(tmp_path / "run")
     body = textwrap.dedent(KILLED[when]).format(folder=folder).replace("\n", "\n    ")
-    script = SCRIPT.format(tests=os.path.dirname(__file__), threads=torch.get_num_threads(), when=body)
-    child = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    script = SCRIPT.format(
+        tests=os.path.dirname(__file__), threads=torch.get_num_threads(), when=body
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True
+    )
     killed = -signal.SIGKILL if os.name != "nt" else signal.SIGTERM
     assert child.returncode == killed, child.stderr
     assert int(_meta(tmp_path / "run")["step"]) == 4  # the last whole checkpoint
@@ -110,7 +139,9 @@ def test_stop_and_resume_in_process(whole, tmp_path, at):
 
 @pytest.mark.parametrize("at", [1, 5, 8])
 def test_an_interrupt_checkpoints_where_it_stands(whole, tmp_path, monkeypatch, at):
-    """Ctrl-C between two log entries: the losses since the last one are kept too, so that the log comes out the same."""
+    """Ctrl-C between two log entries: the losses since the last one are kept too, so that the log
+    comes out the same.
+    """
     call = BatchStream.__call__
 
     def interrupted(self, step):
@@ -127,7 +158,9 @@ def test_an_interrupt_checkpoints_where_it_stands(whole, tmp_path, monkeypatch, 
 
 
 def test_an_interrupt_inside_the_optimiser_saves_nothing_half_done(whole, tmp_path, monkeypatch):
-    """Some weights moved, others not: such a state is no step of the run, so the checkpoint before it is kept."""
+    """Some weights moved, others not: such a state is no step of the run, so the checkpoint before
+    it is kept.
+    """
     step, calls = torch.optim.AdamW.step, []
 
     def half(self, *more):
@@ -159,16 +192,23 @@ def test_the_folder_changes_nothing_but_keeps_the_log(whole, tmp_path):
     assert sorted(p.name for p in (tmp_path / "deep" / "folder").iterdir()) == ["log.jsonl", STATE]
 
 
-@pytest.mark.parametrize("change", [dict(seed=1), dict(learning_rate=2e-3), dict(steps=10), dict(betas=(0.9, 0.95))])
+@pytest.mark.parametrize(
+    "change", [dict(seed=1), dict(learning_rate=2e-3), dict(steps=10), dict(betas=(0.9, 0.95))]
+)
 def test_resume_with_another_train_config_is_refused(tmp_path, change):
     run(tmp_path, on_log=lambda entry: True)
     before = (tmp_path / STATE).read_bytes()
-    with pytest.raises(ValueError, match="^folder: .* holds a run with another TrainConfig .*takes the same, or another folder"):
+    with pytest.raises(
+        ValueError,
+        match="^folder: .* holds a run with another TrainConfig .*takes the same, or another folder",
+    ):
         run(tmp_path, **change)
     assert (tmp_path / STATE).read_bytes() == before
 
 
-@pytest.mark.parametrize("change", [dict(sliding_window=16), dict(hidden_size=16), dict(num_experts=2)])
+@pytest.mark.parametrize(
+    "change", [dict(sliding_window=16), dict(hidden_size=16), dict(num_experts=2)]
+)
 def test_resume_with_another_model_is_refused(tmp_path, change):
     run(tmp_path, on_log=lambda entry: True)
     with pytest.raises(ValueError, match="^folder: .* holds a run with another Config"):
@@ -190,23 +230,36 @@ def changed(how: str) -> list[Example]:
     return data
 
 
-@pytest.mark.parametrize("how", ["a token", "where the prompt ends", "complete", "order", "one less"])
+@pytest.mark.parametrize(
+    "how", ["a token", "where the prompt ends", "complete", "order", "one less"]
+)
 def test_resume_on_other_data_is_refused(tmp_path, how):
     run(tmp_path, on_log=lambda entry: True)
     before = (tmp_path / STATE).read_bytes()
-    with pytest.raises(ValueError, match="^examples: are .*but .* holds a run on .*takes the same data, or another folder"):
+    with pytest.raises(
+        ValueError,
+        match="^examples: are .*but .* holds a run on .*takes the same data, or another folder",
+    ):
         train(fresh(), changed(how), TrainConfig(**PLAN), folder=tmp_path, progress=False)
     assert (tmp_path / STATE).read_bytes() == before
 
 
 def test_the_digest_of_the_data_is_that_of_its_ids_whatever_holds_them():
     plain = data_identity(examples())
-    assert plain == data_identity([Example(torch.tensor(e.prompt), tuple(e.response), e.complete) for e in examples()])
-    assert plain["examples"] == 14 and len({data_identity(changed(h))["blake2b"] for h in ("order", "complete", "a token")}) == 3
+    assert plain == data_identity(
+        [Example(torch.tensor(e.prompt), tuple(e.response), e.complete) for e in examples()]
+    )
+    assert (
+        plain["examples"] == 14
+        and len({data_identity(changed(h))["blake2b"] for h in ("order", "complete", "a token")})
+        == 3
+    )
 
 
 def test_each_start_is_in_the_state_with_its_machine(tmp_path, monkeypatch):
-    """A run that is resumed elsewhere: the state says from which step on, and a finished run adds nothing."""
+    """A run that is resumed elsewhere: the state says from which step on, and a finished run adds
+    nothing.
+    """
     run(tmp_path, on_log=lambda entry: entry["step"] == 3)
     first = json.loads(_meta(tmp_path)["starts"])
     assert [s["step"] for s in first] == [0] and first[0]["torch"] == torch.__version__
@@ -229,10 +282,13 @@ def test_a_broken_checkpoint_is_refused_and_left_alone(tmp_path, content):
     assert (tmp_path / STATE).read_bytes() == content
 
 
-# ---- a run that diverges -------------------------------------------------------------------------------------------------
+# ---- a run that diverges
+# -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [dict(log_every=3, checkpoint_every=4), dict(log_every=9, checkpoint_every=2)])
+@pytest.mark.parametrize(
+    "every", [dict(log_every=3, checkpoint_every=4), dict(log_every=9, checkpoint_every=2)]
+)
 def test_a_run_that_diverges_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, every):
     clip, calls = torch.nn.utils.clip_grad_norm_, []
 
@@ -258,7 +314,8 @@ def test_nan_weights_end_the_run(tmp_path):
     assert not (tmp_path / STATE).exists()
 
 
-# ---- bad input, before the first step --------------------------------------------------------------------------------------
+# ---- bad input, before the first step
+# --------------------------------------------------------------------------------------
 
 BROKEN = [
     *[(name, v) for name in ("steps", "batch_size", "checkpoint_every", "log_every") for v in (0, -1, 1.5, True, "3", None)],
@@ -284,11 +341,17 @@ def test_every_field_of_the_train_config_has_a_broken_case():
 BAD_EXAMPLES = {
     "none": ([], "is empty"),
     "an empty prompt": ([*examples(), Example([], [5])], "number 14 has an empty prompt"),
-    "an id outside the vocabulary": ([*examples(), Example([5], [V])], f"number 14 has ids from 1 to {V}"),
+    "an id outside the vocabulary": (
+        [*examples(), Example([5], [V])],
+        f"number 14 has ids from 1 to {V}",
+    ),
     "a negative id": ([Example([5, -1], [7])], "number 0 has ids from -1 to 7"),
     "half a token": ([*examples(), Example([5], [6.5])], "number 14 has ids that are no integers"),
     "text": ([Example("def f", [7])], "number 0 has ids that are no integers"),
-    "longer than the position limit": ([Example([5] * 500, [6] * C)], "number 0 takes 516 positions"),
+    "longer than the position limit": (
+        [Example([5] * 500, [6] * C)],
+        "number 0 takes 516 positions",
+    ),
 }
 
 
@@ -300,7 +363,8 @@ def test_bad_examples_are_named_before_the_first_step(unchecked, tmp_path, case)
     assert not list(tmp_path.iterdir())
 
 
-# ---- the pieces ------------------------------------------------------------------------------------------------------------
+# ---- the pieces
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_learning_rate_warms_up_and_falls_along_a_cosine():
@@ -308,7 +372,9 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine():
     rates = [learning_rate_at(s, c) for s in range(110)]
     assert rates[:10] == pytest.approx([(s + 1) / 10 for s in range(10)])
     assert rates[10] == pytest.approx(1.0) and rates[60] == pytest.approx(0.6)
-    assert rates[-1] == pytest.approx(0.2, abs=1e-3) and learning_rate_at(200, c) == pytest.approx(0.2)
+    assert rates[-1] == pytest.approx(0.2, abs=1e-3) and learning_rate_at(200, c) == pytest.approx(
+        0.2
+    )
     assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
     assert learning_rate_at(0, TrainConfig(steps=1, warmup_steps=0)) == 1e-3
 
@@ -317,12 +383,17 @@ def test_an_epoch_holds_every_example_at_most_once_in_another_order_each_time():
     lengths = [3 + i % 7 for i in range(40)]
     epochs = [epoch_batches(lengths, 4, seed=0, epoch=e) for e in range(3)]
     for batches in epochs:
-        assert {len(b) for b in batches} == {4} and sorted(n for b in batches for n in b) == list(range(40))
-    assert len({str(b) for b in epochs}) == 3 and epochs[0] == epoch_batches(lengths, 4, seed=0, epoch=0)
+        assert {len(b) for b in batches} == {4} and sorted(n for b in batches for n in b) == list(
+            range(40)
+        )
+    assert len({str(b) for b in epochs}) == 3 and epochs[0] == epoch_batches(
+        lengths, 4, seed=0, epoch=0
+    )
     assert epoch_batches(lengths, 4, seed=1, epoch=0) != epochs[0]
     spread = [max(lengths[n] for n in b) - min(lengths[n] for n in b) for b in epochs[0]]
     assert max(spread) <= 1  # rows of like length together
-    assert epoch_batches([5, 6], 4, seed=0, epoch=0) in ([[0, 1]], [[1, 0]])  # fewer than a batch: one small batch
+    # fewer than a batch: one small batch
+    assert epoch_batches([5, 6], 4, seed=0, epoch=0) in ([[0, 1]], [[1, 0]])
 
 
 def test_a_batch_depends_on_the_step_alone():
@@ -338,7 +409,11 @@ def test_a_batch_depends_on_the_step_alone():
 
 def test_weight_decay_on_matrices_only():
     model = fresh()
-    decays = {id(p): g["weight_decay"] for g in make_optimizer(model, TrainConfig(**PLAN)).param_groups for p in g["params"]}
+    decays = {
+        id(p): g["weight_decay"]
+        for g in make_optimizer(model, TrainConfig(**PLAN)).param_groups
+        for p in g["params"]
+    }
     assert len(decays) == len(list(model.parameters()))
     assert all((decays[id(p)] > 0) == (p.dim() > 1) for p in model.parameters())
 
@@ -354,7 +429,9 @@ def test_frozen_parameters_stay():
 def test_the_log_holds_means_and_the_learning_rate(whole):
     log = whole[1]
     assert [e["step"] for e in log] == [3, 6, 9]
-    assert [e["lr"] for e in log] == [learning_rate_at(e["step"] - 1, TrainConfig(**PLAN)) for e in log]
+    assert [e["lr"] for e in log] == [
+        learning_rate_at(e["step"] - 1, TrainConfig(**PLAN)) for e in log
+    ]
     assert all(e["denoising"] > 0 and e["encoder"] > 0 and e["grad_norm"] > 0 for e in log)
     each = run(log_every=1)[1]
     for entry, at in zip(log, (0, 3, 6), strict=True):
@@ -364,7 +441,13 @@ def test_the_log_holds_means_and_the_learning_rate(whole):
 
 def test_scalars_are_not_trained_and_modes_are_set():
     model, modes = fresh(), []
-    train(model, examples(), TrainConfig(**PLAN), progress=False, on_log=lambda entry: modes.append(model.training))
+    train(
+        model,
+        examples(),
+        TrainConfig(**PLAN),
+        progress=False,
+        on_log=lambda entry: modes.append(model.training),
+    )
     assert modes == [True, True, True] and not model.training
     assert all((b == 1).all() for b in model.buffers())
 
@@ -401,14 +484,24 @@ def test_a_full_disk_leaves_the_state_before(tmp_path, monkeypatch):
     assert (tmp_path / STATE).read_bytes() == before
 
 
-# ---- it learns, and the documented path runs -------------------------------------------------------------------------------
+# ---- it learns, and the documented path runs
+# -------------------------------------------------------------------------------
 
 
 def test_train_save_reload_generate(tmp_path):
-    """Pitfall 28: the loss of a few examples falls to almost nothing, and the saved and reloaded model writes them."""
+    """Pitfall 28: the loss of a few examples falls to almost nothing, and the saved and reloaded
+    model writes them.
+    """
     data = [Example([3 + i, 40], [(10 + i * 7 + j) % 90 + 3 for j in range(6)]) for i in range(4)]
     model = fresh()
-    plan = TrainConfig(steps=120, batch_size=4, learning_rate=1e-2, final_learning_rate=1e-3, warmup_steps=10, log_every=20)
+    plan = TrainConfig(
+        steps=120,
+        batch_size=4,
+        learning_rate=1e-2,
+        final_learning_rate=1e-3,
+        warmup_steps=10,
+        log_every=20,
+    )
     log = train(model, data, plan, progress=False)
     assert log[0]["denoising"] > 2.5 and log[-1]["denoising"] < 0.4 * log[0]["denoising"]
     assert log[-1]["encoder"] < 0.5 * log[0]["encoder"]
@@ -416,7 +509,13 @@ def test_train_save_reload_generate(tmp_path):
     again = DiffusionGemma.from_pretrained(tmp_path)
     prompts = torch.tensor([e.prompt for e in data])
     sampler = SamplerConfig(max_denoising_steps=12, entropy_bound=1.0)
-    outs = [generate(m, prompts, sampler, max_new_tokens=C, eos_token_id=1, generator=generator()) for m in (model, again)]
+    outs = [
+        generate(m, prompts, sampler, max_new_tokens=C, eos_token_id=1, generator=generator())
+        for m in (model, again)
+    ]
     assert torch.equal(outs[0].tokens, outs[1].tokens)
-    right = sum(row[: len(e.response)].tolist() == e.response for row, e in zip(outs[1].tokens, data, strict=True))
+    right = sum(
+        row[: len(e.response)].tolist() == e.response
+        for row, e in zip(outs[1].tokens, data, strict=True)
+    )
     assert right >= 3 and outs[1].stop_reason.count("end_token") >= 3

@@ -1,7 +1,7 @@
 """The small model every unit test of the core uses, and helpers to watch it work.
 
-Weights have a realistic spread. A fresh model (std 0.02, norms and scales at one) hides errors: a mask that is wrong moves
-its logits by less than rounding.
+Weights have a realistic spread. A fresh model (std 0.02, norms and scales at one) hides errors: a
+mask that is wrong moves its logits by less than rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Example:
 
 
 def tiny(seed: int = 0, **changes) -> DiffusionGemma:
-    """Config.preset("tiny") with every weight drawn from a wide distribution; each call gives the same bits."""
+    """Config.preset("tiny") with every weight drawn from a wide distribution; each call gives the
+    same bits.
+    """
     model = DiffusionGemma(Config.preset("tiny", **changes))
     g = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
@@ -41,8 +43,8 @@ def tiny(seed: int = 0, **changes) -> DiffusionGemma:
 
 
 def exact(**changes) -> DiffusionGemma:
-    """`tiny` in float64, for tests that compare two orders of computation: the rounding of float32 can send a token to
-    another expert, which is no rounding any more."""
+    """`tiny` in float64, for tests that compare two orders of computation: the rounding of float32
+    can send a token to another expert, which is no rounding any more."""
     return tiny(**changes).double()
 
 
@@ -56,8 +58,12 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def sampler(**changes) -> SamplerConfig:
-    """Six steps and a wide bound, so that something is accepted, renoised and revised in each of them."""
-    return SamplerConfig(**(dict(max_denoising_steps=6, entropy_bound=4.0, confidence_threshold=None) | changes))
+    """Six steps and a wide bound, so that something is accepted, renoised and revised in each of
+    them.
+    """
+    return SamplerConfig(
+        **(dict(max_denoising_steps=6, entropy_bound=4.0, confidence_threshold=None) | changes)
+    )
 
 
 def confident(ids: torch.Tensor, sure: float = 60.0) -> torch.Tensor:
@@ -66,6 +72,8 @@ def confident(ids: torch.Tensor, sure: float = 60.0) -> torch.Tensor:
 
 
 def refused(argument: str, *parts: str):
-    """The block raises a ValueError that starts with the argument's name and holds each part, such as what it got."""
+    """The block raises a ValueError that starts with the argument's name and holds each part, such
+    as what it got.
+    """
     looks = "".join(f"(?=[\\s\\S]*{part})" for part in parts)
     return pytest.raises(ValueError, match=f"^{looks}{argument}: ")

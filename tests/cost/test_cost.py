@@ -1,4 +1,6 @@
-"""The cost model against the model itself (parameters, FLOPs, cache), against arithmetic, and against what was published."""
+"""The cost model against the model itself (parameters, FLOPs, cache), against arithmetic, and
+against what was published.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ from tiny import B, C, V, W, random_ids, refused, tiny
 from torch.utils.flop_counter import FlopCounterMode
 
 from diffgemma_lite import Config, DiffusionGemma
-from diffgemma_lite.cost import facts
 from diffgemma_lite.attention import decoder_masks
 from diffgemma_lite.config import FULL, PRESETS, SLIDING
 from diffgemma_lite.cost import (
@@ -24,18 +25,19 @@ from diffgemma_lite.cost import (
     calibrate,
     crossover,
     distinct_experts,
+    facts,
     fit_skew,
     floor,
     parameters,
     predict,
     step_cost,
 )
-from diffgemma_lite.labs.tokenizer import Tokenizer
 from diffgemma_lite.cost.hardware import HARDWARE, Hardware, Sourced
 from diffgemma_lite.cost.ops import CANVAS_PASSES
 from diffgemma_lite.cost.prediction import REPORT_PREFIX, step_ops, step_seconds
-from diffgemma_lite.trace.router import routing_record
 from diffgemma_lite.cost.routing import inclusion
+from diffgemma_lite.labs.tokenizer import Tokenizer
+from diffgemma_lite.trace.router import routing_record
 
 BIG = Config.preset("26b_a4b")
 
@@ -45,7 +47,8 @@ def fitted():
     return calibrate(BIG)
 
 
-# ---- parameters --------------------------------------------------------------------------------------------------------
+# ---- parameters
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -55,11 +58,19 @@ def test_parameters_are_those_of_the_model(preset):
     assert sum(counted.values()) == sum(p.numel() for p in model.parameters())
     named = {name: p.numel() for name, p in model.named_parameters()}
     own = {
-        "embedding": "embed_tokens", "attention": "_proj.weight", "dense_mlp": ".mlp.", "router": ".router.",
-        "experts": ".experts.", "self_conditioning": "self_conditioning.",
-    }  # fmt: skip
+        "embedding": "embed_tokens",
+        "attention": "_proj.weight",
+        "dense_mlp": ".mlp.",
+        "router": ".router.",
+        "experts": ".experts.",
+        "self_conditioning": "self_conditioning.",
+    }
     for part, mark in own.items():
-        inside = [n for name, n in named.items() if mark in name and (part != "attention" or ".self_attn." in name)]
+        inside = [
+            n
+            for name, n in named.items()
+            if mark in name and (part != "attention" or ".self_attn." in name)
+        ]
         assert counted[part] == sum(inside), part
 
 
@@ -67,13 +78,18 @@ def test_the_published_counts_and_what_they_count():
     parts = parameters(BIG)
     assert sum(parts.values()) == 25_250_986_752
     without = sum(parts.values()) - parts["self_conditioning"]
-    assert round(without / 1e9, 1) == PUBLISHED["total"] / 1e9 != round(sum(parts.values()) / 1e9, 1)
+    assert (
+        round(without / 1e9, 1) == PUBLISHED["total"] / 1e9 != round(sum(parts.values()) / 1e9, 1)
+    )
     active = sum(active_parameters(BIG).values())
     assert 0.995 < active / PUBLISHED["active"] < 1
-    assert active_parameters(BIG)["experts"] * BIG.num_experts == parts["experts"] * BIG.top_k_experts
+    assert (
+        active_parameters(BIG)["experts"] * BIG.num_experts == parts["experts"] * BIG.top_k_experts
+    )
 
 
-# ---- FLOPs -------------------------------------------------------------------------------------------------------------
+# ---- FLOPs
+# -------------------------------------------------------------------------------------------------------------
 
 
 def counted_flops(model: DiffusionGemma, mode: str, prefix: int, queries: int) -> float:
@@ -105,7 +121,9 @@ def test_flops_are_what_torch_counts(mode, prefix, queries):
 
 
 def test_torch_counts_a_grouped_product_as_nothing():
-    """PITFALLS: a counter on the fast path misses the experts, most of the work. So the plain loop is what it is held to."""
+    """PITFALLS: a counter on the fast path misses the experts, most of the work. So the plain loop
+    is what it is held to.
+    """
     model = tiny().set_kernels(experts="grouped")
     ops = step_cost(model.config, prefix=20, queries=C, batch=B)
     experts = sum(op.flops for op in ops if op.counted_by_torch and op.part == "experts")
@@ -118,15 +136,28 @@ def test_what_torch_does_not_count_is_named_and_counted_here():
     ops = step_cost(Config.preset("tiny"), prefix=20, queries=C, batch=B)
     uncounted = {op.name.split(".")[-1] for op in ops if not op.counted_by_torch}
     assert uncounted == {
-        "embed_tokens", "softmax", "gelu_gate", "norms", "norm", "qk_norm_rope", "router_norm", "top_k", "expert_gelu_gate",
-        "combine", "soft_cap", "sampling",
-    }  # fmt: skip
+        "embed_tokens",
+        "softmax",
+        "gelu_gate",
+        "norms",
+        "norm",
+        "qk_norm_rope",
+        "router_norm",
+        "top_k",
+        "expert_gelu_gate",
+        "combine",
+        "soft_cap",
+        "sampling",
+    }
     assert all(op.flops > 0 and op.bytes_activations > 0 for op in ops)
     big = step_cost(BIG, prefix=4096, queries=256)
-    assert sum(op.flops for op in big if not op.counted_by_torch) < 0.01 * sum(op.flops for op in big)
+    assert sum(op.flops for op in big if not op.counted_by_torch) < 0.01 * sum(
+        op.flops for op in big
+    )
 
 
-# ---- bytes -------------------------------------------------------------------------------------------------------------
+# ---- bytes
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_that_touches_every_expert_reads_every_weight():
@@ -151,15 +182,23 @@ def test_the_cache_read_is_the_slice_the_decoder_takes(prefix):
 def test_a_causal_pass_also_writes_the_cache():
     model = tiny()
     short, long = model.encode(random_ids(B, 3)), model.encode(random_ids(B, 5))
-    written = sum(b.numel() - a.numel() for a, b in zip(short.keys + short.values, long.keys + long.values, strict=True))
+    written = sum(
+        b.numel() - a.numel()
+        for a, b in zip(short.keys + short.values, long.keys + long.values, strict=True)
+    )
     ops = step_cost(model.config, prefix=0, queries=2, batch=B, mode="encode", kv_bytes=4)
     assert sum(op.bytes_kv for op in ops) == 4 * written
 
 
 def test_bytes_of_the_26b_shape_are_the_published_ones():
-    """8,192 bytes of cache a token on a sliding layer, 4,096 on a full one; 268 MB of float32 logits for a canvas."""
+    """8,192 bytes of cache a token on a sliding layer, 4,096 on a full one; 268 MB of float32
+    logits for a canvas.
+    """
     ops = {op.name: op for op in step_cost(BIG, prefix=1000, queries=256)}
-    by_kind = {kind: ops[f"layers.{BIG.layer_types.index(kind)}.attention"].bytes_kv / 1000 for kind in (SLIDING, FULL)}
+    by_kind = {
+        kind: ops[f"layers.{BIG.layer_types.index(kind)}.attention"].bytes_kv / 1000
+        for kind in (SLIDING, FULL)
+    }
     assert by_kind == {SLIDING: 8192, FULL: 4096}
     assert ops["sampling"].bytes / CANVAS_PASSES == 268_435_456
     far = {op.name: op for op in step_cost(BIG, prefix=100_000, queries=256)}
@@ -169,12 +208,15 @@ def test_bytes_of_the_26b_shape_are_the_published_ones():
 
 def test_bytes_follow_the_precision_of_each_part():
     whole, mixed = (
-        by_part(step_cost(BIG, prefix=10, queries=1, mode="autoregressive", weight_bytes=w)) for w in (2.0, {"experts": 0.5})
+        by_part(step_cost(BIG, prefix=10, queries=1, mode="autoregressive", weight_bytes=w))
+        for w in (2.0, {"experts": 0.5})
     )
     assert mixed["experts"].bytes_weights == whole["experts"].bytes_weights / 4
     assert mixed["attention"] == whole["attention"]
     assert (
-        by_part(step_cost(BIG, prefix=10, queries=1, weight_bytes={"embedding": 1.0}))["head"].bytes_weights
+        by_part(step_cost(BIG, prefix=10, queries=1, weight_bytes={"embedding": 1.0}))[
+            "head"
+        ].bytes_weights
         == BIG.vocab_size * BIG.hidden_size
     )
 
@@ -187,10 +229,15 @@ def test_modes_differ_in_what_they_do():
     assert set(parts("autoregressive")) - set(parts("encode")) == {"head", "sampling"}
     assert parts("draft", 5)["head"].flops == 5 * parts("autoregressive")["head"].flops
     op = OpCost("p", "n", 12.0, 1.0, 2.0, 3.0, True)
-    assert (op.bytes, op.intensity, OpCost("p", "n", 1.0, 0, 0, 0, True).intensity) == (6.0, 2.0, math.inf)
+    assert (op.bytes, op.intensity, OpCost("p", "n", 1.0, 0, 0, 0, True).intensity) == (
+        6.0,
+        2.0,
+        math.inf,
+    )
 
 
-# ---- distinct experts --------------------------------------------------------------------------------------------------
+# ---- distinct experts
+# --------------------------------------------------------------------------------------------------
 
 
 def test_distinct_experts_under_uniform_routing_is_the_formula_and_a_simulation():
@@ -231,7 +278,9 @@ def test_skew_is_fitted_to_the_published_84():
 
 
 def test_a_trained_router_touches_fewer_experts_than_the_formula_says():
-    """The shipped model on a text of its own corpus: nearly all 16 by the formula, measured far fewer."""
+    """The shipped model on a text of its own corpus: nearly all 16 by the formula, measured far
+    fewer.
+    """
     folder = Path(__file__).resolve().parents[2] / "assets" / "checkpoints" / "python-small"
     model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
     text = "for name in names:\n    total = total + values[name]\n" * 4
@@ -242,13 +291,19 @@ def test_a_trained_router_touches_fewer_experts_than_the_formula_says():
     assert len(counted) >= 32 and counted[-1] < 0.9 * formula[-1]
 
 
-# ---- floor -------------------------------------------------------------------------------------------------------------
+# ---- floor
+# -------------------------------------------------------------------------------------------------------------
 
-TOY = Hardware("toy", Sourced(10.0, "made up"), {"bf16": Sourced(100.0, "made up"), "fp8": Sourced(200.0, "made up")})
+TOY = Hardware(
+    "toy",
+    Sourced(10.0, "made up"),
+    {"bf16": Sourced(100.0, "made up"), "fp8": Sourced(200.0, "made up")},
+)
 
 
 def test_floor_is_the_longer_of_moving_and_computing_op_by_op():
-    moves = OpCost("experts", "a", 100.0, 20.0, 10.0, 40.0, True)  # 3 s to move, 1 s to compute in bf16
+    # 3 s to move, 1 s to compute in bf16
+    moves = OpCost("experts", "a", 100.0, 20.0, 10.0, 40.0, True)
     computes = OpCost("head", "b", 800.0, 20.0, 0.0, 0.0, True)  # 2 s to move, 8 s to compute
     assert floor([moves, computes], TOY) == 3 + 8
     assert floor([moves, computes], TOY, "fp8") == 3 + 4
@@ -259,7 +314,9 @@ def test_floor_is_the_longer_of_moving_and_computing_op_by_op():
 
 
 def test_no_published_row_beats_the_floor(fitted):
-    """Every row that states its tokens per forward; then again with no more experts than one user needs."""
+    """Every row that states its tokens per forward; then again with no more experts than one user
+    needs.
+    """
     shown = predict(BIG, calibration=fitted)
     stated = [r for r in facts.published_throughput() if r["tokens_per_forward"]]
     assert [p.row for p in shown] == stated  # none was left out
@@ -267,32 +324,48 @@ def test_no_published_row_beats_the_floor(fitted):
     for p in shown:  # the same with the fewest experts possible: those of one user
         canvas = p.row["mode"] == "diffusion"
         precision = PRECISIONS[p.row["precision"]]
-        step = dict(queries=256, mode="canvas", experts=84) if canvas else dict(queries=1, mode="autoregressive", experts=8)
+        step = (
+            dict(queries=256, mode="canvas", experts=84)
+            if canvas
+            else dict(queries=1, mode="autoregressive", experts=8)
+        )
         stored = dict(weight_bytes=precision.weight_bytes, kv_bytes=precision.kv_bytes)
         ops = step_cost(BIG, prefix=1024, batch=p.users, **step, **stored)
         least = floor(ops, HARDWARE[p.row["hardware"]], precision.dtype)
         assert p.published < p.users * float(p.row["tokens_per_forward"]) / least
     faster = [dict(p.row, tokens_per_second=str(8 * p.published)) for p in shown if p.users == 1]
-    assert all(p.published > p.bound for p in predict(BIG, faster, fitted))  # the bound is near enough to be broken
+    # the bound is near enough to be broken
+    assert all(p.published > p.bound for p in predict(BIG, faster, fitted))
 
 
 def test_a_bound_that_counts_activations_would_be_no_bound(fitted):
     """The reason `floor` leaves them out: the report's experts take 4.66 ms."""
-    ops = step_ops(BIG, "canvas", PRECISIONS["FP8"], prefix=REPORT_PREFIX, batch=1, skew=fitted.skew)
+    ops = step_ops(
+        BIG, "canvas", PRECISIONS["FP8"], prefix=REPORT_PREFIX, batch=1, skew=fitted.skew
+    )
     experts = [op for op in ops if op.part == "experts"]
     measured = facts.single_user("canvas experts") * 1e-3
     h100, dtype = HARDWARE["H100"], PRECISIONS["FP8"].dtype
     assert floor(experts, h100, dtype) < measured < floor(experts, h100, dtype, activations=True)
 
 
-# ---- prediction --------------------------------------------------------------------------------------------------------
+# ---- prediction
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_four_numbers_reproduce_their_figures(fitted):
-    assert distinct_experts(BIG, 256, fitted.skew) == pytest.approx(facts.single_user("canvas distinct experts per layer"))
-    token = step_ops(BIG, "autoregressive", PRECISIONS["FP8"], prefix=REPORT_PREFIX, batch=1, skew=fitted.skew)
-    assert 1 / step_seconds(token, HARDWARE["H100"], PRECISIONS["FP8"], fitted, 1) == pytest.approx(204, rel=1e-6)
-    canvas = step_ops(BIG, "canvas", PRECISIONS["FP8"], prefix=REPORT_PREFIX, batch=1, skew=fitted.skew)
+    assert distinct_experts(BIG, 256, fitted.skew) == pytest.approx(
+        facts.single_user("canvas distinct experts per layer")
+    )
+    token = step_ops(
+        BIG, "autoregressive", PRECISIONS["FP8"], prefix=REPORT_PREFIX, batch=1, skew=fitted.skew
+    )
+    assert 1 / step_seconds(token, HARDWARE["H100"], PRECISIONS["FP8"], fitted, 1) == pytest.approx(
+        204, rel=1e-6
+    )
+    canvas = step_ops(
+        BIG, "canvas", PRECISIONS["FP8"], prefix=REPORT_PREFIX, batch=1, skew=fitted.skew
+    )
 
     def milliseconds(*parts, positions=0):
         some = [op for op in canvas if op.part in parts]
@@ -300,16 +373,23 @@ def test_the_four_numbers_reproduce_their_figures(fitted):
 
     small = 1e3 * 60 * fitted.launch_seconds  # the gates and sums between the products
     assert milliseconds("experts") == pytest.approx(4.66 + small)
-    # soft-cap and the belief's softmax are in the cost per position; the norms of self-conditioning come on top of 3.06
-    assert milliseconds("head", "self_conditioning", "sampling", positions=256) == pytest.approx(3.06, abs=0.05)
-    left_out = facts.single_user("canvas attention") + facts.single_user("canvas attention output projection")
+    # soft-cap and the belief's softmax are in the cost per position; the norms of self-conditioning
+    # come on top of 3.06
+    assert milliseconds("head", "self_conditioning", "sampling", positions=256) == pytest.approx(
+        3.06, abs=0.05
+    )
+    left_out = facts.single_user("canvas attention") + facts.single_user(
+        "canvas attention output projection"
+    )
     assert 1.5 < left_out / milliseconds("attention") < 2  # what prediction.py says of attention
     assert 0.5 < fitted.bandwidth_fraction < 1
     assert 1e-6 < fitted.launch_seconds < 1e-4
 
 
 def test_the_head_must_be_inside_the_reports_sampling():
-    """Its parts leave less of the total than the head's floor, so the head has to be in one of them."""
+    """Its parts leave less of the total than the head's floor, so the head has to be in one of
+    them.
+    """
     rows = {r["quantity"]: float(r["value"]) for r in facts.rows("report_single_user.csv")}
     for step in ("canvas", "autoregressive"):
         named = sum(
@@ -323,14 +403,22 @@ def test_the_head_must_be_inside_the_reports_sampling():
                 "norm and route",
             )
         )
-        head = [op for op in step_cost(BIG, prefix=1, queries=1, mode="autoregressive") if op.part == "head"]
+        head = [
+            op
+            for op in step_cost(BIG, prefix=1, queries=1, mode="autoregressive")
+            if op.part == "head"
+        ]
         assert rows[f"{step} step on the GPU"] - named < 1e3 * floor(head, HARDWARE["H100"])
 
 
 def test_rows_never_seen_come_out_within_30_percent(fitted):
     goal = [p for p in predict(BIG, calibration=fitted) if p.row["hardware"] in ("H100", "H200")]
     assert len(goal) == 20 and sum(p.fitted for p in goal) == 1
-    misses = {(p.row["hardware"], p.row["mode"], p.users): round(p.ratio, 2) for p in goal if not 0.7 <= p.ratio <= 1.3}
+    misses = {
+        (p.row["hardware"], p.row["mode"], p.users): round(p.ratio, 2)
+        for p in goal
+        if not 0.7 <= p.ratio <= 1.3
+    }
     assert not misses
     assert {p.users for p in goal if p.row["mode"] == "diffusion"} == {1, 2, 4, 8, 16}
 
@@ -345,11 +433,19 @@ def test_the_crossover_is_predicted_between_16_and_64_users(fitted):
 def test_published_rates_that_were_not_fitted_cannot_move_a_prediction(fitted):
     rows = facts.published_throughput()
     rng = np.random.default_rng(0)
-    disturbed = [dict(r, tokens_per_second=str(float(r["tokens_per_second"]) * rng.uniform(0.2, 5))) for r in rows]
+    disturbed = [
+        dict(r, tokens_per_second=str(float(r["tokens_per_second"]) * rng.uniform(0.2, 5)))
+        for r in rows
+    ]
     before, after = predict(BIG, rows, fitted), predict(BIG, disturbed)
     assert [p.predicted for p in before] == [p.predicted for p in after]
     assert all(a.published != b.published for a, b in zip(before, after, strict=True))
-    used = {"canvas experts", "autoregressive rate", "canvas sampling", "canvas distinct experts per layer"}
+    used = {
+        "canvas experts",
+        "autoregressive rate",
+        "canvas sampling",
+        "canvas distinct experts per layer",
+    }
     figures = {r["quantity"]: float(r["value"]) for r in facts.rows("report_single_user.csv")}
     unused = {name: 3 * value for name, value in figures.items() if name not in used}
     assert len(unused) == len(figures) - 4 and calibrate(BIG, unused) == fitted
@@ -357,18 +453,25 @@ def test_published_rates_that_were_not_fitted_cannot_move_a_prediction(fitted):
         assert calibrate(BIG, {name: 0.9 * figures[name]}) != fitted
 
 
-# ---- input -------------------------------------------------------------------------------------------------------------
+# ---- input
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("changes", "argument"),
     [
-        ({"prefix": -1}, "prefix"), ({"queries": 0}, "queries"), ({"batch": 0}, "batch"), ({"mode": "blocks"}, "mode"),
-        ({"experts": 0}, "experts"), ({"experts": 5}, "experts"), ({"weight_bytes": {"tower": 1}}, "weight_bytes"),
-        ({"weight_bytes": 0}, "weight_bytes"), ({"queries": 1.5}, "queries"),
+        ({"prefix": -1}, "prefix"),
+        ({"queries": 0}, "queries"),
+        ({"batch": 0}, "batch"),
+        ({"mode": "blocks"}, "mode"),
+        ({"experts": 0}, "experts"),
+        ({"experts": 5}, "experts"),
+        ({"weight_bytes": {"tower": 1}}, "weight_bytes"),
+        ({"weight_bytes": 0}, "weight_bytes"),
+        ({"queries": 1.5}, "queries"),
     ],
-)  # fmt: skip
+)
 def test_sizes_that_make_no_step_are_refused(changes, argument):
     with refused(argument):
         step_cost(Config.preset("tiny"), **(dict(prefix=4, queries=2) | changes))

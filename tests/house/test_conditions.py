@@ -1,4 +1,6 @@
-"""The conditions conftest.py promises hold: shapes are checked, the threads are two, a callback's exception is not lost."""
+"""The conditions conftest.py promises hold: shapes are checked, the threads are two, a callback's
+exception is not lost.
+"""
 
 from __future__ import annotations
 
@@ -100,8 +102,11 @@ def test_a_test_can_ask_for_the_package_as_readers_run_it(probe, unchecked):
 
 
 def test_every_module_of_the_package_came_through_the_hook():
-    loaders = {name: type(module.__spec__.loader).__name__ for name, module in list(sys.modules.items())
-               if name.split(".")[0] == "diffgemma_lite"}  # fmt: skip
+    loaders = {
+        name: type(module.__spec__.loader).__name__
+        for name, module in list(sys.modules.items())
+        if name.split(".")[0] == "diffgemma_lite"
+    }
     assert loaders and set(loaders.values()) == {"_JaxtypingLoader"}, loaders
 
 
@@ -115,16 +120,37 @@ def test_two_threads_again():
 
 
 def test_an_exception_in_a_callback_fails_its_test(tmp_path):
-    """Without the fixture of conftest.py the first three pass: the library catches what they raise, and logs it."""
+    """Without the fixture of conftest.py the first three pass: the library catches what they raise,
+    and logs it.
+    """
     (tmp_path / "test_made_up.py").write_text(CALLBACKS)
     here = Path(__file__).resolve().parents[1]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "conftest", "-p", "no:cacheprovider",
-         "-c", str(here.parent / "pyproject.toml"), "--rootdir", str(tmp_path), str(tmp_path / "test_made_up.py")],
-        env=os.environ | {"PYTHONPATH": str(here)}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rA",
+            "-p",
+            "conftest",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            str(here.parent / "pyproject.toml"),
+            "--rootdir",
+            str(tmp_path),
+            str(tmp_path / "test_made_up.py"),
+        ],
+        env=os.environ | {"PYTHONPATH": str(here)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     lines = re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)", done.stdout, re.MULTILINE)
-    outcome = {name: word for word, name in sorted(lines, reverse=True)}  # PASSED, then ERROR while tearing down, is ERROR
+    # PASSED, then ERROR while tearing down, is ERROR
+    outcome = {name: word for word, name in sorted(lines, reverse=True)}
     for name in ("button", "interactive", "message_of_the_page", "thread"):
         assert outcome[f"test_{name}_fails"] in ("FAILED", "ERROR"), done.stdout
     assert outcome["test_quiet_passes"] == "PASSED", done.stdout

@@ -21,7 +21,9 @@ def test_all_is_well_here(capsys):
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch, capsys):
     real = environment.version
-    monkeypatch.setattr(environment, "version", lambda package: None if package == "anywidget" else real(package))
+    monkeypatch.setattr(
+        environment, "version", lambda package: None if package == "anywidget" else real(package)
+    )
     assert environment.check() is False
     out = capsys.readouterr().out
     assert "lacks anywidget" in out and environment.FIX in out
@@ -34,14 +36,19 @@ def test_a_missing_front_end_part_is_named(monkeypatch, tmp_path):
     assert any("ipywidgets" in f and "JupyterLab part" in f for f in found)
 
 
-IN_PROC = pytest.mark.skipif(not os.path.exists("/proc/1"), reason="the server's Python is looked up in /proc, which is Linux's")
+IN_PROC = pytest.mark.skipif(
+    not os.path.exists("/proc/1"),
+    reason="the server's Python is looked up in /proc, which is Linux's",
+)
 
 
 @IN_PROC
 def test_another_python_for_the_server_is_seen(monkeypatch):
     monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
     assert not any("another Python" in f for f in environment.problems())
-    monkeypatch.setattr(environment, "server_python", lambda: "/usr/bin/python-of-another-environment")
+    monkeypatch.setattr(
+        environment, "server_python", lambda: "/usr/bin/python-of-another-environment"
+    )
     assert any("another Python" in f for f in environment.problems())
 
 
@@ -49,7 +56,9 @@ def test_another_python_for_the_server_is_seen(monkeypatch):
 def serving(command, **how):
     """A Python that is up and waits, as the server of this notebook."""
     wait = "import sys; print('up', flush=True); sys.stdin.read()"
-    with subprocess.Popen([command, "-c", wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how) as server:
+    with subprocess.Popen(
+        [command, "-c", wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how
+    ) as server:
         assert server.stdout.readline() == b"up\n"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("JPY_PARENT_PID", str(server.pid))
@@ -63,7 +72,11 @@ def test_two_environments_with_one_base_python_are_told_apart(tmp_path, called):
     """Their programs are links to the same file, so the program alone says nothing."""
     venv.create(tmp_path / "other", symlinks=True, with_pip=False)
     folder = tmp_path / "other" / "bin"
-    command = {"by its path": str(folder / "python"), "by its name": "python", "by a relative path": "bin/python"}[called]
+    command = {
+        "by its path": str(folder / "python"),
+        "by its name": "python",
+        "by a relative path": "bin/python",
+    }[called]
     variables = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     with serving(command, env=variables, cwd=folder.parent):
         seen, found = environment.server_python(), environment.problems()
@@ -80,4 +93,6 @@ def test_another_name_of_the_same_python_is_the_same_environment():
 @pytest.mark.parametrize("parent", ["0", "999999999", "x", ""])
 def test_a_server_that_cannot_be_seen_is_no_problem(monkeypatch, parent):
     monkeypatch.setenv("JPY_PARENT_PID", parent)
-    assert environment.server_python() is None and not any("another Python" in f for f in environment.problems())
+    assert environment.server_python() is None and not any(
+        "another Python" in f for f in environment.problems()
+    )

@@ -1,4 +1,6 @@
-"""The core runs on a bare GPU box: it imports with torch, einops, jaxtyping, safetensors and numpy and nothing else."""
+"""The core runs on a bare GPU box: it imports with torch, einops, jaxtyping, safetensors and numpy
+and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,24 @@ import diffgemma_lite
 PACKAGE = Path(diffgemma_lite.__file__).parent
 NEEDS_MORE = ("view", "teach", "notebook_tools")  # these draw, or run notebooks
 BLOCKED = (
-    "tqdm", "tokenizers", "transformers", "plotly", "anywidget", "ipywidgets", "IPython", "ipykernel", "traitlets",
-    "matplotlib", "pandas", "nbformat", "nbclient", "nbconvert", "beartype", "pytest", "playwright",
-)  # fmt: skip
+    "tqdm",
+    "tokenizers",
+    "transformers",
+    "plotly",
+    "anywidget",
+    "ipywidgets",
+    "IPython",
+    "ipykernel",
+    "traitlets",
+    "matplotlib",
+    "pandas",
+    "nbformat",
+    "nbclient",
+    "nbconvert",
+    "beartype",
+    "pytest",
+    "playwright",
+)
 IMPORT_ALONE = """
 import importlib, sys
 class Missing:
@@ -35,7 +52,9 @@ def core_modules() -> list[str]:
     for file in sorted(PACKAGE.rglob("*.py")):
         parts = file.relative_to(PACKAGE).with_suffix("").parts
         if parts[0] not in NEEDS_MORE:
-            names.append(".".join(["diffgemma_lite", *[part for part in parts if part != "__init__"]]))
+            names.append(
+                ".".join(["diffgemma_lite", *[part for part in parts if part != "__init__"]])
+            )
     return names
 
 
@@ -59,5 +78,7 @@ def test_the_block_of_the_test_above_blocks(name):
 
 
 def test_the_package_exports_what_it_lists():
-    missing = [name for name in getattr(diffgemma_lite, "__all__", []) if not hasattr(diffgemma_lite, name)]
+    missing = [
+        name for name in getattr(diffgemma_lite, "__all__", []) if not hasattr(diffgemma_lite, name)
+    ]
     assert not missing

@@ -1,4 +1,6 @@
-"""Text metrics on models whose answers are known: what is counted, what is paired, what is cut, and the documented command."""
+"""Text metrics on models whose answers are known: what is counted, what is paired, what is cut, and
+the documented command.
+"""
 
 import json
 import shutil
@@ -7,10 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffgemma_lite.labs.python_text import evaluate as module
+
 from diffgemma_lite.labs import recipe as recipes
-from diffgemma_lite.labs.python_text.evaluate import TextPlan, canvases, evaluate_text, evenly, infill, left_padded, parses, stutter
+from diffgemma_lite.labs.python_text import evaluate as module
 from diffgemma_lite.labs.python_text.card import model_card
+from diffgemma_lite.labs.python_text.evaluate import (
+    TextPlan,
+    canvases,
+    evaluate_text,
+    evenly,
+    infill,
+    left_padded,
+    parses,
+    stutter,
+)
 from diffgemma_lite.sampler import SamplerConfig
 
 from .tiny import C, Example, refused, tiny
@@ -32,7 +44,9 @@ def answers(n=8, length=6):
 
 
 def oracle(model, examples, monkeypatch, right=lambda i: True):
-    """`generate` fills in what the pinned canvas is known to have held, where `right` says so; left to right always fails."""
+    """`generate` fills in what the pinned canvas is known to have held, where `right` says so; left
+    to right always fails.
+    """
     true = [torch.tensor([*e.response, *[1] * (C - len(e.response))]) for e in examples]
     seen = []
 
@@ -49,7 +63,10 @@ def oracle(model, examples, monkeypatch, right=lambda i: True):
         at = len(seen) - len(ids)
         for row in range(len(ids)):  # it is shown the prompt and the answer up to the hole
             i, start, _ = seen[at + row]
-            assert ids[row][attention_mask[row] > 0].tolist() == [*examples[i].prompt, *examples[i].response[:start]]
+            assert ids[row][attention_mask[row] > 0].tolist() == [
+                *examples[i].prompt,
+                *examples[i].response[:start],
+            ]
         return type("Out", (), {"tokens": torch.zeros(len(ids), max_new_tokens, dtype=torch.int64)})
 
     monkeypatch.setattr(module, "generate", told)
@@ -84,7 +101,11 @@ def test_holes_of_the_real_model_come_back_with_everything_else_unchanged():
 
 
 def test_what_parses():
-    assert parses("def f():\n    return 1") and not parses("def f():\n    return (1") and not parses("def f(:")
+    assert (
+        parses("def f():\n    return 1")
+        and not parses("def f():\n    return (1")
+        and not parses("def f(:")
+    )
     assert not parses("x = '\0'") and parses('"\\d"')
 
 
@@ -95,11 +116,15 @@ def test_bodies_are_counted_with_and_without_the_empty_ones(monkeypatch):
     def decode(ids):
         return "".join(words[i] for i in ids)
 
-    pairs = [(Pair("body", f'def f{n}():\n    """Do."""', words[5]), Example([2, n], [5])) for n in range(4)]
+    pairs = [
+        (Pair("body", f'def f{n}():\n    """Do."""', words[5]), Example([2, n], [5]))
+        for n in range(4)
+    ]
     broken = (Pair("body", "def f(:", ""), Example([2, 3], [5]))
     monkeypatch.setattr(module, "write", lambda *given: [[5], [6], [7], [5]])
     found = canvases(tiny(), [broken, *pairs], decode, FEW, PLAN)
-    assert found["true"]["parse"]["share"] == 1 and found["true"]["parse"]["n"] == 4  # the broken signature is not asked
+    # the broken signature is not asked
+    assert found["true"]["parse"]["share"] == 1 and found["true"]["parse"]["n"] == 4
     assert found["diffusion"]["parse"]["share"] == 0.75 and found["diffusion"]["empty"] == 1
     assert found["diffusion"]["parse_not_empty"]["share"] == pytest.approx(2 / 3)
     with refused("pairs"):
@@ -109,7 +134,8 @@ def test_bodies_are_counted_with_and_without_the_empty_ones(monkeypatch):
 def test_stutter_counts_repeats():
     found = stutter([[1, 1, 1, 2], [1, 2, 3, 4, 1, 2, 3, 4], [9]])
     assert found["same_token"]["mean"] == pytest.approx(2 / 10)
-    assert found["repeated_run"]["mean"] == pytest.approx(1 / 6)  # 1 + 5 runs of four, one of which stood there already
+    # 1 + 5 runs of four, one of which stood there already
+    assert found["repeated_run"]["mean"] == pytest.approx(1 / 6)
     assert stutter([[3]]) == {}
 
 
@@ -125,13 +151,23 @@ def test_everything_and_the_card_that_tells_it():
     model = tiny()
     model.generation_defaults = {"max_denoising_steps": 2}
     scores = evaluate_text(model, corpus, examples, lambda ids: " x" * len(ids), PLAN)
-    assert [hole["size"] for hole in scores["infill"]] == [1, 2] and scores["canvases"]["true"]["parse"]["n"] == 4
+    assert [hole["size"] for hole in scores["infill"]] == [1, 2] and scores["canvases"]["true"][
+        "parse"
+    ]["n"] == 4
     shipped = json.loads((SHIPPED / "scores.json").read_text(encoding="utf-8"))
     log = [json.loads((SHIPPED / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])]
     told = shipped | {"text": {"split": "test", "python": "3.0"} | scores}
-    card = model_card("tiny", model.config, recipes.Recipe(SHIPPED / "recipe.json").training, model, told, log)
-    assert f"{scores['bits_per_token']['bound']['mean']:.3f}" in card and "not a separate model" in card
-    bare, training = {k: v for k, v in shipped.items() if k != "text"}, recipes.Recipe(SHIPPED / "recipe.json").training
+    card = model_card(
+        "tiny", model.config, recipes.Recipe(SHIPPED / "recipe.json").training, model, told, log
+    )
+    assert (
+        f"{scores['bits_per_token']['bound']['mean']:.3f}" in card
+        and "not a separate model" in card
+    )
+    bare, training = (
+        {k: v for k, v in shipped.items() if k != "text"},
+        recipes.Recipe(SHIPPED / "recipe.json").training,
+    )
     assert "bits per token" not in model_card("tiny", model.config, training, model, bare, log)
     with refused("encoded", "1"):
         evaluate_text(model, corpus, examples[:1], str)
@@ -144,7 +180,9 @@ def test_the_shipped_card_is_what_the_code_writes(tmp_path):
         if path.suffix in (".json", ".jsonl"):
             shutil.copy(path, folder / path.name)
     recipes.main(["card", str(folder / "recipe.json")])
-    assert (folder / "README.md").read_text(encoding="utf-8") == (SHIPPED / "README.md").read_text(encoding="utf-8")
+    assert (folder / "README.md").read_text(encoding="utf-8") == (SHIPPED / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_shipped_scores_are_of_what_was_asked():
@@ -152,6 +190,10 @@ def test_the_shipped_scores_are_of_what_was_asked():
     text = json.loads((SHIPPED / "scores.json").read_text(encoding="utf-8"))["text"]
     for hole in text["infill"]:
         assert hole["diffusion"]["n"] == hole["autoregressive"]["n"] >= 300
-        assert hole["difference"]["mean"] == pytest.approx(hole["diffusion"]["share"] - hole["autoregressive"]["share"])
+        assert hole["difference"]["mean"] == pytest.approx(
+            hole["diffusion"]["share"] - hole["autoregressive"]["share"]
+        )
     bits = text["bits_per_token"]
-    assert bits["difference"]["mean"] == pytest.approx(bits["bound"]["mean"] - bits["autoregressive"]["mean"])
+    assert bits["difference"]["mean"] == pytest.approx(
+        bits["bound"]["mean"] - bits["autoregressive"]["mean"]
+    )

@@ -1,4 +1,6 @@
-"""Sudokus solved by a rounded model: paired with the float one, and the float one's score is that of the evaluation."""
+"""Sudokus solved by a rounded model: paired with the float one, and the float one's score is that
+of the evaluation.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import pytest
 from tiny import refused
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig
-from diffgemma_lite.labs.sudoku.splits import puzzles
 from diffgemma_lite.labs.four_bits.quality import Case
 from diffgemma_lite.labs.four_bits.sudoku import WEIGHTS_ONLY, solving
 from diffgemma_lite.labs.sudoku.evaluate import attempt, score
+from diffgemma_lite.labs.sudoku.splits import puzzles
 from diffgemma_lite.labs.sudoku.train import read_recipe
 
 ASSETS = Path(__file__).parents[2] / "assets"
@@ -32,10 +34,15 @@ def test_rows_are_paired_with_the_float_model(shipped):
     rows = solving(model, layout, some, sampler, cases=(Case("everything"),))
     float_row, rounded = rows
     expected = score(attempt(model, layout, some, sampler=sampler), some)
-    assert float_row["exact"]["mean"] == expected["exact"]["share"] and float_row["steps"]["mean"] == expected["steps"]
+    assert (
+        float_row["exact"]["mean"] == expected["exact"]["share"]
+        and float_row["steps"]["mean"] == expected["steps"]
+    )
     assert float_row["agreement"]["mean"] == 1 and float_row["exact_change"]["mean"] == 0
     for name in ("exact", "steps"):
-        assert rounded[name]["mean"] - float_row[name]["mean"] == pytest.approx(rounded[f"{name}_change"]["mean"])
+        assert rounded[name]["mean"] - float_row[name]["mean"] == pytest.approx(
+            rounded[f"{name}_change"]["mean"]
+        )
     assert rounded["exact"]["n"] == 6
 
 
@@ -44,13 +51,22 @@ def test_bad_input_is_named(shipped, unchecked):
     with refused("some"):
         solving(model, layout, [], sampler)
     with refused("cases"):
-        solving(model, layout, puzzles("test", "easy", 1), sampler, cases=(Case("experts", inputs=True),))
+        solving(
+            model,
+            layout,
+            puzzles("test", "easy", 1),
+            sampler,
+            cases=(Case("experts", inputs=True),),
+        )
 
 
 def test_the_recorded_table_is_whole():
-    record = json.loads((ASSETS / "recordings" / "nvfp4-sudoku-small.json").read_text(encoding="utf-8"))
+    record = json.loads(
+        (ASSETS / "recordings" / "nvfp4-sudoku-small.json").read_text(encoding="utf-8")
+    )
     assert [(r["parts"], r["format"]) for r in record["rows"]] == [
-        ("nothing", "float32"), *((case.name, case.format) for case in WEIGHTS_ONLY)
-    ]  # fmt: skip
+        ("nothing", "float32"),
+        *((case.name, case.format) for case in WEIGHTS_ONLY),
+    ]
     assert all(r["exact"]["n"] == record["puzzles"] >= 200 for r in record["rows"])
     assert record["provenance"]["revision"] and record["provenance"]["date"]

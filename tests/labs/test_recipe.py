@@ -1,4 +1,6 @@
-"""The documented path of a shipped model, on a tiny one: train, finish (evaluate, save, card), reload, generate."""
+"""The documented path of a shipped model, on a tiny one: train, finish (evaluate, save, card),
+reload, generate.
+"""
 
 import json
 import os
@@ -11,12 +13,12 @@ import torch
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig, generate
 from diffgemma_lite.labs import recipe as recipes
-from diffgemma_lite.labs.python_text import data as python_corpus
-from diffgemma_lite.labs.python_text.data import Example
-from diffgemma_lite.labs.records.data import FAMILIES
 from diffgemma_lite.labs.evaluate import evaluate, mean_and_interval
-from diffgemma_lite.labs.python_text.evaluate import TextPlan
+from diffgemma_lite.labs.python_text import data as python_corpus
 from diffgemma_lite.labs.python_text.card import where_trained
+from diffgemma_lite.labs.python_text.data import Example
+from diffgemma_lite.labs.python_text.evaluate import TextPlan
+from diffgemma_lite.labs.records.data import FAMILIES
 from diffgemma_lite.train import train
 from diffgemma_lite.train_state import read_state
 
@@ -33,13 +35,28 @@ def tiny_recipe(tmp_path, monkeypatch):
         shutil.copy(SHIPPED / name, words / name)
     plan = json.loads((SHIPPED / "recipe.json").read_text(encoding="utf-8"))
     plan |= {"preset": "tiny", "tokenizer": "../words"}
-    plan |= {"train": {"steps": 4, "batch_size": 4, "log_every": 2, "checkpoint_every": 2, "warmup_steps": 1}}
+    plan |= {
+        "train": {
+            "steps": 4,
+            "batch_size": 4,
+            "log_every": 2,
+            "checkpoint_every": 2,
+            "warmup_steps": 1,
+        }
+    }
     plan["generation"]["max_denoising_steps"] = 3
     (folder / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
-    corpus = [Example("made_up", "body", f'def add_{n}(a):\n    """Add."""', f"\n    return a + {n}") for n in range(16)]
+    corpus = [
+        Example("made_up", "body", f'def add_{n}(a):\n    """Add."""', f"\n    return a + {n}")
+        for n in range(16)
+    ]
     monkeypatch.setattr(python_corpus, "load_corpus", lambda split, tasks: corpus)
     monkeypatch.setattr(recipes, "SAMPLED_PROMPTS", 3)
-    monkeypatch.setattr(recipes, "TEXT_PLAN", TextPlan(hole_sizes=(1,), holes=4, texts=3, likelihoods=3, steps=4, draws=1))
+    monkeypatch.setattr(
+        recipes,
+        "TEXT_PLAN",
+        TextPlan(hole_sizes=(1,), holes=4, texts=3, likelihoods=3, steps=4, draws=1),
+    )
     return folder / "recipe.json"
 
 
@@ -50,32 +67,57 @@ def test_train_finish_reload_generate(tiny_recipe, tmp_path, capsys):
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     assert scores["held_out"]["denoising"]["n"] == 16 and scores["sampling"]["n"] == 3
     assert sum(b["n"] for b in scores["held_out"]["by_noise_level"]) == 16
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    log = [
+        json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [entry["step"] for entry in log] == [2, 4]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert scores["text"]["infill"][0]["diffusion"]["n"] == 4 and "**Bits per token** of 3" in card
-    assert f"{scores['held_out']['encoder']['mean']:.3f}" in card and "Python Software Foundation" in card
-    assert f"{os.cpu_count()} cores" in card and f"torch {torch.__version__.split('+')[0]}" in card and "16 training" in card
+    assert (
+        f"{scores['held_out']['encoder']['mean']:.3f}" in card
+        and "Python Software Foundation" in card
+    )
+    assert (
+        f"{os.cpu_count()} cores" in card
+        and f"torch {torch.__version__.split('+')[0]}" in card
+        and "16 training" in card
+    )
     model = DiffusionGemma.from_pretrained(folder)
     assert model.dtype == torch.bfloat16
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (folder / name).read_bytes() == (SHIPPED / name).read_bytes()
-    out = generate(model, torch.tensor([[2, 3, 40]]), SamplerConfig.from_defaults(model.generation_defaults), max_new_tokens=8)
+    out = generate(
+        model,
+        torch.tensor([[2, 3, 40]]),
+        SamplerConfig.from_defaults(model.generation_defaults),
+        max_new_tokens=8,
+    )
     assert out.tokens.shape == (1, 8) and out.steps == [[3]]
 
 
-def test_the_card_tells_the_machines_that_trained_not_the_one_that_finishes(tiny_recipe, tmp_path, monkeypatch):
+def test_the_card_tells_the_machines_that_trained_not_the_one_that_finishes(
+    tiny_recipe, tmp_path, monkeypatch
+):
     """Half of the run on one machine, half on another, the card on a third."""
     for cores, steps in ((7, 2), (9, 4)):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
-        monkeypatch.setattr(recipes, "train", lambda *a, on_log, steps=steps, **more: train(
-            *a, on_log=lambda entry: on_log(entry) or entry["step"] == steps, **more))  # fmt: skip
+        monkeypatch.setattr(
+            recipes,
+            "train",
+            lambda *a, on_log, steps=steps, **more: train(
+                *a, on_log=lambda entry: on_log(entry) or entry["step"] == steps, **more
+            ),
+        )
         recipes.main(["train", str(tiny_recipe), str(tmp_path / "run")])
     monkeypatch.setattr(os, "cpu_count", lambda: 100)
     recipes.main(["finish", str(tiny_recipe), str(tmp_path / "run")])
     card = (tiny_recipe.parent / "README.md").read_text(encoding="utf-8")
     told = card.split("**Trained on**: ")[1].split("\n")[0]
-    assert told.startswith("from step 0 on 7 cores") and "then from step 2 on 9 cores" in told and "100 cores" not in card
+    assert (
+        told.startswith("from step 0 on 7 cores")
+        and "then from step 2 on 9 cores" in told
+        and "100 cores" not in card
+    )
 
 
 def test_the_card_tells_of_every_stage(tiny_recipe, tmp_path):
@@ -85,25 +127,50 @@ def test_the_card_tells_of_every_stage(tiny_recipe, tmp_path):
     tiny_recipe.write_text(json.dumps(plan), encoding="utf-8")
     for what in ("train", "finish"):
         recipes.main([what, str(tiny_recipe), str(tmp_path / "run")])
-    card, last = (tiny_recipe.parent / "README.md").read_text(encoding="utf-8"), plan["train"]["steps"]
-    assert f"{last} steps of {plan['train']['batch_size']} canvases, 50% of them right but for one hole of up to 8 tokens" in card
-    assert f"Before that 2 steps (of {last} planned) of {plan['train']['batch_size']} canvases; " in card and "seed 5 (`log-before-1" in card
+    card, last = (
+        (tiny_recipe.parent / "README.md").read_text(encoding="utf-8"),
+        plan["train"]["steps"],
+    )
+    assert (
+        f"{last} steps of {plan['train']['batch_size']} canvases, 50% of them right but for one hole of up to 8 tokens"
+        in card
+    )
+    assert (
+        f"Before that 2 steps (of {last} planned) of {plan['train']['batch_size']} canvases; "
+        in card
+        and "seed 5 (`log-before-1" in card
+    )
     scores = json.loads((tiny_recipe.parent / "scores.json").read_text(encoding="utf-8"))
     before, now = scores["holes_before"], scores["text"]["infill"]
-    assert [stage["steps"] for stage in before] == [2] and "after the 2 steps of an earlier stage, by diffusion: 1: " in card
+    assert [stage["steps"] for stage in before] == [
+        2
+    ] and "after the 2 steps of an earlier stage, by diffusion: 1: " in card
     assert [hole["size"] for hole in before[0]["infill"]] == [hole["size"] for hole in now]
-    assert [hole["diffusion"]["n"] for hole in before[0]["infill"]] == [hole["diffusion"]["n"] for hole in now]
+    assert [hole["diffusion"]["n"] for hole in before[0]["infill"]] == [
+        hole["diffusion"]["n"] for hole in now
+    ]
     for name, folder in (("log.jsonl", "run"), ("log-before-1.jsonl", "run/first")):
-        assert (tiny_recipe.parent / name).read_bytes() == (tmp_path / folder / "log.jsonl").read_bytes()
+        assert (tiny_recipe.parent / name).read_bytes() == (
+            tmp_path / folder / "log.jsonl"
+        ).read_bytes()
 
 
 def test_machines_are_told_once_and_in_order():
-    here = {"step": 0, "python": "3.11.7", "torch": "2.15.0+cpu", "cores": 2, "threads": 2, "device": "cpu", "machine": "x86_64"}
+    here = {
+        "step": 0,
+        "python": "3.11.7",
+        "torch": "2.15.0+cpu",
+        "cores": 2,
+        "threads": 2,
+        "device": "cpu",
+        "machine": "x86_64",
+    }
     words = "2 cores (x86_64), 2 threads, cpu; Python 3.11.7, torch 2.15.0"
     assert where_trained([here, here | {"step": 500}]) == words
     there = here | {"step": 1500, "python": "3.13.1"}
     assert where_trained([here, here | {"step": 500}, there, here | {"step": 2000}]) == (
-        f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; then from step 2,000 on {words}")
+        f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; then from step 2,000 on {words}"
+    )
 
 
 def test_a_recipe_may_start_with_flat_attention(tiny_recipe):
@@ -113,7 +180,9 @@ def test_a_recipe_may_start_with_flat_attention(tiny_recipe):
     flat = {n: p for n, p in recipes.Recipe(tiny_recipe).new_model().named_parameters()}
     for name, weight in flat.items():  # the norms of queries and keys change, nothing else
         changed = name.endswith(("q_norm.weight", "k_norm.weight"))
-        assert torch.equal(weight, ones[name] * len(weight) ** -0.25 if changed else ones[name]), name
+        assert torch.equal(weight, ones[name] * len(weight) ** -0.25 if changed else ones[name]), (
+            name
+        )
     tiny_recipe.write_text(json.dumps(plan | {"flat_attention": "yes"}), encoding="utf-8")
     with pytest.raises(ValueError, match="flat_attention: got 'yes', takes true or false"):
         recipes.Recipe(tiny_recipe)
@@ -127,7 +196,10 @@ def test_a_recipe_says_how_much_of_each_family_of_records(tmp_path):
     def counts() -> list[int]:
         (tmp_path / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
         it = recipes.Recipe(tmp_path / "recipe.json")
-        assert len(it.examples("train")) == 60 and len(it.examples("validation")) == recipes.HELD_OUT_EXAMPLES
+        assert (
+            len(it.examples("train")) == 60
+            and len(it.examples("validation")) == recipes.HELD_OUT_EXAMPLES
+        )
         drawn = [record.family for record in it._pairs("train", it.plan["data"])]
         return [drawn.count(family) for family in FAMILIES]
 
@@ -136,7 +208,10 @@ def test_a_recipe_says_how_much_of_each_family_of_records(tmp_path):
     del plan["data"]["shares"]
     assert counts() == [15] * 4
     plan["data"]["shares"] = {"json": 1, "xml": 1}
-    with pytest.raises(ValueError, match="data.shares: got {'json': 1, 'xml': 1}, takes numbers above 0 for some of json"):
+    with pytest.raises(
+        ValueError,
+        match="data.shares: got {'json': 1, 'xml': 1}, takes numbers above 0 for some of json",
+    ):
         counts()
 
 
@@ -144,17 +219,30 @@ def test_a_first_stage_ends_where_it_is_told_and_hands_its_weights_on(tmp_path):
     folder, run = SHIPPED.parent / "templates-small", tmp_path / "run"
     plan = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
     stage = {"steps": 4, "batch_size": 4, "log_every": 1, "checkpoint_every": 1, "warmup_steps": 0}
-    plan |= {"preset": "tiny", "config": {"canvas_length": 64}, "tokenizer": os.path.relpath(folder, tmp_path), "train": stage}
+    plan |= {
+        "preset": "tiny",
+        "config": {"canvas_length": 64},
+        "tokenizer": os.path.relpath(folder, tmp_path),
+        "train": stage,
+    }
     plan["data"] |= {"records": 40, "seed": 1}
     plan["first"] = {"until": 2, "data": {"seed": 0}, "train": {"steps": 9, "learning_rate": 0.01}}
     (tmp_path / "recipe.json").write_text(json.dumps(plan), encoding="utf-8")
     it = recipes.Recipe(tmp_path / "recipe.json")
-    assert it.first_stage().training.steps == 9 and it.training.steps == 4 and it.first_stage().first_stage() is None
+    assert (
+        it.first_stage().training.steps == 9
+        and it.training.steps == 4
+        and it.first_stage().first_stage() is None
+    )
     assert it.first_stage().examples("train") != it.examples("train")
     recipes.train_recipe(tmp_path / "recipe.json", run)
-    first, last = (json.loads(read_state(path / "train_state.safetensors")[0]["step"]) for path in (run / "first", run))
+    first, last = (
+        json.loads(read_state(path / "train_state.safetensors")[0]["step"])
+        for path in (run / "first", run)
+    )
     assert (first, last) == (2, 4)
-    again = tmp_path / "again"  # the second stage alone, from the first one's weights, gives the same bits
+    # the second stage alone, from the first one's weights, gives the same bits
+    again = tmp_path / "again"
     model = it.new_model()
     recipes.load_weights(model, run / "first")
     train(model, it.examples("train"), it.training, folder=again, progress=False)
@@ -170,10 +258,24 @@ def test_a_first_stage_ends_where_it_is_told_and_hands_its_weights_on(tmp_path):
     [
         ({"flat_atention": True}, "has flat_atention, takes an object with preset"),
         ({"first": {"data": {}}}, "first: got data, takes until"),
-        ({"first": {"until": 3}}, "first.until: got 3, takes a multiple of log_every = 2 from 2 to steps = 4"),
+        (
+            {"first": {"until": 3}},
+            "first.until: got 3, takes a multiple of log_every = 2 from 2 to steps = 4",
+        ),
         ({"first": {"until": 6}}, "first.until: got 6"),
         ({"first": {"until": 2, "trian": {}}}, "first: got until, trian, takes"),
-        ({"data": {"kind": "templates", "records": 4, "shares": {"sum": 0}, "max_prompt": 9, "max_canvases": 1}}, "data.shares: got {'sum': 0}"),
+        (
+            {
+                "data": {
+                    "kind": "templates",
+                    "records": 4,
+                    "shares": {"sum": 0},
+                    "max_prompt": 9,
+                    "max_canvases": 1,
+                }
+            },
+            "data.shares: got {'sum': 0}",
+        ),
     ],
 )
 def test_a_recipe_that_cannot_be_meant_is_refused(tiny_recipe, change, said):
@@ -186,8 +288,10 @@ def test_a_recipe_that_cannot_be_meant_is_refused(tiny_recipe, change, said):
 
 
 def test_the_python_card_is_not_written_for_records(tmp_path):
-    for command in (["finish", str(SHIPPED.parent / "templates-small" / "recipe.json"), str(tmp_path)],
-                    ["card", str(SHIPPED.parent / "templates-small" / "recipe.json")]):  # fmt: skip
+    for command in (
+        ["finish", str(SHIPPED.parent / "templates-small" / "recipe.json"), str(tmp_path)],
+        ["card", str(SHIPPED.parent / "templates-small" / "recipe.json")],
+    ):
         with pytest.raises(ValueError, match="kind 'templates', takes 'python'"):
             recipes.main(command)
 
@@ -197,7 +301,10 @@ def test_the_larger_recipe_is_one_that_can_be_trained():
     size = sum(p.numel() for p in DiffusionGemma(it.config, device="meta").parameters())
     assert size <= 15_000_000 and it.config.num_experts >= 16 and it.config.canvas_length == 128
     assert set(it.plan["data"]["tasks"]) == {*python_corpus.TASKS, *python_corpus.MORE_TASKS}
-    assert it.plan["data"]["max_prompt"] + it.plan["data"]["max_canvases"] * 128 <= it.config.max_position_embeddings
+    assert (
+        it.plan["data"]["max_prompt"] + it.plan["data"]["max_canvases"] * 128
+        <= it.config.max_position_embeddings
+    )
     SamplerConfig.from_defaults(it.plan["generation"])
 
 

@@ -12,9 +12,15 @@ SHIPPED = Path(__file__).parents[2] / "assets" / "recordings" / "python-small.js
 
 @pytest.mark.parametrize(
     ("typed", "prompt"),
-    [(r"def f():\n    pass", "def f():\n    pass"), ("def f():\n    pass", "def f():\n    pass"), (r"print('\n')", "print('\n')")],
+    [
+        (r"def f():\n    pass", "def f():\n    pass"),
+        ("def f():\n    pass", "def f():\n    pass"),
+        (r"print('\n')", "print('\n')"),
+    ],
 )
-def test_a_typed_backslash_n_is_a_new_line_and_the_help_says_so(monkeypatch, tmp_path, capsys, typed, prompt):
+def test_a_typed_backslash_n_is_a_new_line_and_the_help_says_so(
+    monkeypatch, tmp_path, capsys, typed, prompt
+):
     given = []
 
     def recorded(folder, task, prompt, seed):

@@ -1,4 +1,6 @@
-"""Shares with their intervals, in numbers and in words; records that stay with the weights they are about."""
+"""Shares with their intervals, in numbers and in words; records that stay with the weights they are
+about.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .tiny import refused
 
 def test_share_is_wilsons_interval():
     assert share(0, 20)["low"] == 0 and share(20, 20)["high"] == pytest.approx(1)
-    assert share(8, 10)["low"] == pytest.approx(0.490, abs=1e-3) and share(8, 10)["high"] == pytest.approx(0.943, abs=1e-3)
+    assert share(8, 10)["low"] == pytest.approx(0.490, abs=1e-3) and share(8, 10)[
+        "high"
+    ] == pytest.approx(0.943, abs=1e-3)
 
 
 def test_percent():

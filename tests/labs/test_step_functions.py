@@ -1,4 +1,6 @@
-"""The other denoising steps: their distributions against the formulas, what they freeze, and `generate` run with them."""
+"""The other denoising steps: their distributions against the formulas, what they freeze, and
+`generate` run with them.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import torch
 from tiny import B, C, V, confident, generator, random_ids, refused, sampler, tiny
 
 from diffgemma_lite import generate
+from diffgemma_lite.labs.step_functions import jump_step, masked_step, posterior_step, unmask
 from diffgemma_lite.noise import euler_step, posterior
 from diffgemma_lite.sampler import denoise_step, token_entropy
-from diffgemma_lite.labs.step_functions import jump_step, masked_step, posterior_step, unmask
 
 MASK = V - 1
 MASKED = partial(masked_step, mask_id=MASK)
@@ -25,7 +27,9 @@ def masks(rows: int = B) -> torch.Tensor:
 
 def run(step_function, canvas, steps: int, logits=None, **given):
     """The steps of one canvas under logits that do not depend on it."""
-    logits = torch.randn(len(canvas), C, V, generator=generator(5)) * 3 if logits is None else logits
+    logits = (
+        torch.randn(len(canvas), C, V, generator=generator(5)) * 3 if logits is None else logits
+    )
     made, g, s = [], generator(1), plain(max_denoising_steps=steps)
     for n in range(steps):
         made.append(step_function(logits, canvas, n, s, previous=made, generator=g, **given))
@@ -33,7 +37,8 @@ def run(step_function, canvas, steps: int, logits=None, **given):
     return made
 
 
-# ---- the way back along the noise --------------------------------------------------------------------------------------
+# ---- the way back along the noise
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step_function", REVERSE)
@@ -41,8 +46,13 @@ def run(step_function, canvas, steps: int, logits=None, **given):
 def test_each_position_draws_from_the_law_of_its_level(step_function, index):
     rows, v, n = 40_000, 4, 4
     logits, canvas = torch.randn(1, 2, v, generator=generator(2)), torch.tensor([[0, 3]])
-    step = step_function(logits.expand(rows, 2, v), canvas.expand(rows, 2), index, plain(max_denoising_steps=n),
-                         generator=generator(index))  # fmt: skip
+    step = step_function(
+        logits.expand(rows, 2, v),
+        canvas.expand(rows, 2),
+        index,
+        plain(max_denoising_steps=n),
+        generator=generator(index),
+    )
     t, s = torch.tensor([1 - index / n]), torch.tensor([1 - (index + 1) / n])
     want = REVERSE[step_function](canvas, logits.softmax(-1), t, s)[0]
     got = torch.nn.functional.one_hot(step.next_canvas, v).float().mean(0)
@@ -78,12 +88,18 @@ def test_the_stop_rule_is_the_samplers(step_function):
     assert open_end.finished.tolist() == [False] * B
 
 
-# ---- absorbing-state decoding ----------------------------------------------------------------------------------------------
+# ---- absorbing-state decoding
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.5, 100.0])
 def test_what_is_unmasked_is_frozen_and_the_schedule_is_kept(bound):
-    logits, canvas, made, s = torch.randn(B, C, V, generator=generator(5)) * 3, masks(), [], plain(entropy_bound=bound)
+    logits, canvas, made, s = (
+        torch.randn(B, C, V, generator=generator(5)) * 3,
+        masks(),
+        [],
+        plain(entropy_bound=bound),
+    )
     for n in range(6):
         step = MASKED(logits, canvas, n, s, previous=made, generator=generator(n))
         was, now = canvas == MASK, step.next_canvas == MASK
@@ -91,7 +107,9 @@ def test_what_is_unmasked_is_frozen_and_the_schedule_is_kept(bound):
         assert torch.equal(was & ~now, step.accepted) and not bool((now & ~was).any())
         assert bool((now.sum(-1) <= C * (5 - n) // 6).all())
         assert not bool((step.argmax == MASK).any()) and not bool((step.sampled == MASK).any())
-        assert torch.equal(step.argmax[~now], step.next_canvas[~now]), "the commit would differ from what is frozen"
+        assert torch.equal(step.argmax[~now], step.next_canvas[~now]), (
+            "the commit would differ from what is frozen"
+        )
         assert torch.equal(step.finished, ~now.any(-1))
         made, canvas = [*made, step], step.next_canvas
         if bool(step.finished.all()):
@@ -104,8 +122,10 @@ def test_unmask_takes_the_surest_and_no_fewer_than_the_schedule_needs():
     entropy = torch.tensor([[0.5, 0.1, 0.4, 0.2, 0.3, 0.05]])
     masked = torch.tensor([[True, True, True, True, True, False]])
     s = sampler(max_denoising_steps=3, entropy_bound=0.0)
-    assert unmask(entropy, masked, 0, s).tolist() == [[False, True, False, False, False, False]]  # 5 masks, 4 may stay
-    assert unmask(entropy, masked, 1, s).tolist() == [[False, True, False, True, True, False]]  # 2 may stay
+    # 5 masks, 4 may stay
+    assert unmask(entropy, masked, 0, s).tolist() == [[False, True, False, False, False, False]]
+    # 2 may stay
+    assert unmask(entropy, masked, 1, s).tolist() == [[False, True, False, True, True, False]]
     assert torch.equal(unmask(entropy, masked, 2, s), masked)
     wide = sampler(max_denoising_steps=3, entropy_bound=0.35)  # before them 0, 0.1, 0.3, 0.6, 1.0
     assert unmask(entropy, masked, 0, wide).tolist() == [[False, True, False, True, True, False]]
@@ -122,7 +142,8 @@ def test_bad_masks_are_refused():
         MASKED(logits, random_ids(B, C).clamp(max=MASK - 1), 0, sampler())
 
 
-# ---- the same contract as denoise_step ----------------------------------------------------------------------------------
+# ---- the same contract as denoise_step
+# ----------------------------------------------------------------------------------
 
 EVERY = {"posterior": posterior_step, "jump": jump_step, "masked": MASKED}
 
@@ -144,10 +165,16 @@ def test_finished_rows_stay_and_only_they(name):
     logits = torch.randn(B, C, V, generator=generator(5))
     first = EVERY[name](logits, canvas, 0, sampler(), generator=generator())
     first.finished[0] = True
-    second = EVERY[name](-logits, first.next_canvas, 1, sampler(), previous=[first], generator=generator())
+    second = EVERY[name](
+        -logits, first.next_canvas, 1, sampler(), previous=[first], generator=generator()
+    )
     assert second.finished[0]
-    assert torch.equal(second.next_canvas[0], first.next_canvas[0]) and torch.equal(second.argmax[0], first.argmax[0])
-    assert torch.equal(second.scaled_logits[0], first.scaled_logits[0]) and torch.equal(second.entropy[0], first.entropy[0])
+    assert torch.equal(second.next_canvas[0], first.next_canvas[0]) and torch.equal(
+        second.argmax[0], first.argmax[0]
+    )
+    assert torch.equal(second.scaled_logits[0], first.scaled_logits[0]) and torch.equal(
+        second.entropy[0], first.entropy[0]
+    )
     assert not torch.equal(second.argmax[1], first.argmax[1])
     assert second.revised.tolist() == (second.argmax != first.argmax).tolist()
 
@@ -159,25 +186,39 @@ def test_a_row_with_its_own_generator_does_not_see_its_batch(name):
 
     def written(rows):
         given = {key: value[rows] for key, value in start.items()}
-        g, few = [generator(r) for r in rows], sampler(max_denoising_steps=3)  # rounding grows tenfold with every step
-        return generate(model, ids[rows], few, max_new_tokens=C, generator=g, step_function=EVERY[name],
-                        **given).tokens  # fmt: skip
+        # rounding grows tenfold with every step
+        g, few = [generator(r) for r in rows], sampler(max_denoising_steps=3)
+        return generate(
+            model, ids[rows], few, max_new_tokens=C, generator=g, step_function=EVERY[name], **given
+        ).tokens
 
     together = written([0, 1, 2])
-    assert torch.equal(written([2, 0]), together[[2, 0]]) and torch.equal(written([1]), together[[1]])
+    assert torch.equal(written([2, 0]), together[[2, 0]]) and torch.equal(
+        written([1]), together[[1]]
+    )
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_generate_runs_it_and_records_what_it_did(name):
     start = {"initial_canvas": masks()} if name == "masked" else {}
-    out = generate(tiny(), random_ids(B, 5), sampler(), max_new_tokens=C, generator=generator(), trace=True,
-                   step_function=EVERY[name], **start)  # fmt: skip
+    out = generate(
+        tiny(),
+        random_ids(B, 5),
+        sampler(),
+        max_new_tokens=C,
+        generator=generator(),
+        trace=True,
+        step_function=EVERY[name],
+        **start,
+    )
     canvas = out.trace.canvases[0]
     kept = torch.from_numpy(canvas.committed)
     assert torch.equal(kept, out.tokens)
     assert all(s == 6 for s in out.steps[0]) or (name == "masked" and max(out.steps[0]) <= 6)
     assert not (name == "masked" and bool((out.tokens == MASK).any()))
-    reference = generate(tiny(), random_ids(B, 5), sampler(), max_new_tokens=C, generator=generator(), **start)
+    reference = generate(
+        tiny(), random_ids(B, 5), sampler(), max_new_tokens=C, generator=generator(), **start
+    )
     assert not torch.equal(reference.tokens, out.tokens)
 
 

@@ -9,8 +9,15 @@ import pytest
 
 from diffgemma_lite.labs.sudoku import data as sudoku
 from diffgemma_lite.labs.sudoku.splits import (
-    SPLITS, disguise, draw_clues, grids, invariant, minimal_puzzles, puzzles, split_of,
-)  # fmt: skip
+    SPLITS,
+    disguise,
+    draw_clues,
+    grids,
+    invariant,
+    minimal_puzzles,
+    puzzles,
+    split_of,
+)
 
 from .tiny import refused
 

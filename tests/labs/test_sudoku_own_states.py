@@ -1,4 +1,6 @@
-"""Training on the states that sampling meets: the rows are real runs of the sampler, and a run resumes exactly."""
+"""Training on the states that sampling meets: the rows are real runs of the sampler, and a run
+resumes exactly.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,39 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffgemma_lite.labs.sudoku.data import violations
-from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
-from diffgemma_lite.sampler import Step, denoise_step
 from diffgemma_lite.labs.sudoku.batches import SudokuTraining, stack_puzzles
+from diffgemma_lite.labs.sudoku.data import violations
 from diffgemma_lite.labs.sudoku.evaluate import only_digits
 from diffgemma_lite.labs.sudoku.own_states import OwnStates
+from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
 from diffgemma_lite.labs.sudoku.state import STATE
 from diffgemma_lite.labs.sudoku.task import FIRST, Layout
-from diffgemma_lite.labs.sudoku.train import main, new_model, own_states_loss, stages_of, train_sudoku
+from diffgemma_lite.labs.sudoku.train import (
+    main,
+    new_model,
+    own_states_loss,
+    stages_of,
+    train_sudoku,
+)
+from diffgemma_lite.sampler import Step, denoise_step
 
 from .tiny import refused
 
 SIZES, LAYOUT = dict(width=32, layers=2), Layout("legend", 4, spare=10)
 SAMPLER = dict(max_denoising_steps=4, t_max=1.5, t_min=1.0, entropy_bound=0.2)
-PLAN = SudokuTraining(steps=6, decay_steps=2, batch_size=6, fewest=6, middle=8, most=12, own_rows=4, own_runs=4, own_sampler=SAMPLER,
-                      checkpoint_every=2, log_every=1)  # fmt: skip
+PLAN = SudokuTraining(
+    steps=6,
+    decay_steps=2,
+    batch_size=6,
+    fewest=6,
+    middle=8,
+    most=12,
+    own_rows=4,
+    own_runs=4,
+    own_sampler=SAMPLER,
+    checkpoint_every=2,
+    log_every=1,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +57,20 @@ def test_a_row_begins_as_sampling_does(stacked):
     assert torch.equal(own.canvas[own.pinned], own.clean[own.pinned]), "clues stand in the canvas"
     many = OwnStates(LAYOUT, stacked, replace(PLAN, batch_size=64, own_rows=64, own_runs=64))
     free = many.canvas[~many.pinned]
-    assert (free == many.clean[~many.pinned]).float().mean() < 0.1 and len(free.unique()) > 30, "the rest is any token"
+    assert (free == many.clean[~many.pinned]).float().mean() < 0.1 and len(free.unique()) > 30, (
+        "the rest is any token"
+    )
     assert own.taken == 4 and many.taken == 64
 
 
 def test_rows_are_the_samplers_runs(stacked):
-    """A model that never changes: all rows at one age are what denoise_step gives from the same numbers."""
-    own, model = OwnStates(LAYOUT, stacked, replace(PLAN, batch_size=4)), new_model(LAYOUT, SIZES, 0).eval()
+    """A model that never changes: all rows at one age are what denoise_step gives from the same
+    numbers.
+    """
+    own, model = (
+        OwnStates(LAYOUT, stacked, replace(PLAN, batch_size=4)),
+        new_model(LAYOUT, SIZES, 0).eval(),
+    )
     begun = {name: value.clone() for name, value in own.state().items()}
     steps: list[Step] = []
     canvas, belief, cache = begun["canvas"], None, model.encode(begun["prompt"])
@@ -54,8 +80,18 @@ def test_rows_are_the_samplers_runs(stacked):
             own.advance(logits, i)
             wanted = only_digits(LAYOUT)(model.decode(canvas, cache, belief), canvas)
         g = torch.Generator().manual_seed(PLAN.seed * 1_000_003 + i)
-        steps.append(denoise_step(wanted, canvas, i, own.sampler, previous=steps, generator=g,
-                                  pinned=begun["pinned"], pinned_ids=begun["clean"]))  # fmt: skip
+        steps.append(
+            denoise_step(
+                wanted,
+                canvas,
+                i,
+                own.sampler,
+                previous=steps,
+                generator=g,
+                pinned=begun["pinned"],
+                pinned_ids=begun["clean"],
+            )
+        )
         canvas, belief = steps[-1].next_canvas, steps[-1].scaled_logits
         assert torch.equal(own.clean, begun["clean"]), "no row ended: a fresh model solves nothing"
         assert torch.equal(own.canvas, canvas)
@@ -64,9 +100,14 @@ def test_rows_are_the_samplers_runs(stacked):
 
 
 def answer_of(own: OwnStates, rows: torch.Tensor) -> torch.Tensor:
-    """Logits [B, C, V] that write the answer in these rows and a digit that is wrong everywhere in the others."""
+    """Logits [B, C, V] that write the answer in these rows and a digit that is wrong everywhere in
+    the others.
+    """
     wrong = (own.clean - 4 + 1) % 4 + 4
-    return torch.nn.functional.one_hot(torch.where(rows[:, None], own.clean, wrong), LAYOUT.vocab_size) * 30.0
+    return (
+        torch.nn.functional.one_hot(torch.where(rows[:, None], own.clean, wrong), LAYOUT.vocab_size)
+        * 30.0
+    )
 
 
 def test_solved_twice_or_spent_and_the_next_puzzle_comes(stacked):
@@ -97,7 +138,11 @@ def test_the_loss_is_that_of_ordinary_training_where_no_row_has_a_belief(stacked
 
 def test_runs_take_turns(stacked):
     own = OwnStates(LAYOUT, stacked, replace(PLAN, own_runs=10))
-    assert [own.turn(step).tolist() for step in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
+    assert [own.turn(step).tolist() for step in range(3)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 0, 1],
+    ]
     before = own.state()["canvas"].clone()
     own.advance(answer_of(own, torch.zeros(10, dtype=torch.bool))[4:8], 1)
     assert own.age.tolist() == [0] * 4 + [1] * 4 + [0] * 2
@@ -113,7 +158,8 @@ def test_a_run_in_another_disguise_is_the_same_run(n):
     own = OwnStates(layout, stack_puzzles(minimal_puzzles(6, n=n)), plan)
     g = torch.Generator().manual_seed(0)
     own.belief = torch.randn(own.belief.shape, generator=g)
-    guess = torch.randint(FIRST, layout.names, own.canvas.shape, generator=g)  # digits and given digits, most of them wrong
+    # digits and given digits, most of them wrong
+    guess = torch.randint(FIRST, layout.names, own.canvas.shape, generator=g)
     own.canvas = torch.where(torch.rand(own.canvas.shape, generator=g) < 0.7, guess, own.canvas)
     before = {name: value.clone() for name, value in own.state().items()}
     own._redisguise(torch.arange(4), 0)
@@ -126,23 +172,44 @@ def test_a_run_in_another_disguise_is_the_same_run(n):
         return torch.where((ids >= FIRST) & (ids < layout.names), (ids - FIRST) % n, -1)
 
     def told(state, run):
-        """What no disguise changes, cell by cell: clue or not, what kind of token stands there, how strongly its digit and the
-        right one are believed, and all beliefs without their names."""
+        """What no disguise changes, cell by cell: clue or not, what kind of token stands there, how
+        strongly its digit and the right one are believed, and all beliefs without their names."""
         clean, canvas, belief = state["clean"][run], state["canvas"][run], state["belief"][run]
         rows = []
         for p, c, k, b in zip(state["pinned"][run], clean, canvas, belief, strict=True):
-            kind = int(k) if k >= layout.names or k < FIRST else ("given" if k >= layout.first else "digit")
+            kind = (
+                int(k)
+                if k >= layout.names or k < FIRST
+                else ("given" if k >= layout.first else "digit")
+            )
             here = float(b[digit_of(k)]) if digit_of(k) >= 0 else None
-            rows.append((bool(p), str(kind), bool(c == k), float(b[digit_of(c)]), str(here), tuple(sorted(b.tolist()))))
+            rows.append(
+                (
+                    bool(p),
+                    str(kind),
+                    bool(c == k),
+                    float(b[digit_of(c)]),
+                    str(here),
+                    tuple(sorted(b.tolist())),
+                )
+            )
         return sorted(rows)
 
     for run in range(10):
         assert told(before, run) == told(after, run)
         grid = (digit_of(after["clean"][run]) + 1).tolist()
         assert min(grid) > 0 and violations(grid) == 0, "still a grid"
-    pairs = [{(int(digit_of(a)), int(digit_of(b))) for a, b in zip(s["clean"][0], s["canvas"][0], strict=True)} for s in (before, after)]
+    pairs = [
+        {
+            (int(digit_of(a)), int(digit_of(b)))
+            for a, b in zip(s["clean"][0], s["canvas"][0], strict=True)
+        }
+        for s in (before, after)
+    ]
     assert len(pairs[0]) == len(pairs[1]), "wrong digits are renamed like right ones"
-    assert torch.equal(after["age"], before["age"]) and torch.equal(after["prompt"], before["prompt"])
+    assert torch.equal(after["age"], before["age"]) and torch.equal(
+        after["prompt"], before["prompt"]
+    )
 
 
 @pytest.mark.parametrize("runs, disguised", [(4, False), (10, False), (5, True)])
@@ -155,7 +222,9 @@ def test_resume_is_exact(runs, disguised, stacked, tmp_path):
     train_sudoku(cut, LAYOUT, stacked, plan, folder=tmp_path, on_log=lambda e: e["step"] == 3)
     again = train_sudoku(resumed, LAYOUT, stacked, plan, folder=tmp_path)
     assert [e["loss"] for e in again] == [e["loss"] for e in log]
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True)
+    )
 
 
 def test_the_next_puzzle_does_not_depend_on_a_stop(stacked):
@@ -165,15 +234,41 @@ def test_the_next_puzzle_does_not_depend_on_a_stop(stacked):
     for own in (whole, again):
         for run in range(4):  # over the edge of the 64 that are drawn at a time
             own._begin(run)
-    assert all(torch.equal(a, b) for a, b in zip(whole.state().values(), again.state().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(whole.state().values(), again.state().values(), strict=True)
+    )
     assert whole.taken == 66 and not torch.equal(whole.clean[2], whole.clean[3])
 
 
 def test_a_later_stage_starts_from_the_earlier_ones_weights(tmp_path, capsys):
-    train = dict(steps=2, decay_steps=1, batch_size=4, fewest=6, middle=8, most=12, checkpoint_every=2, log_every=1)
-    recipe = {"layout": {"name": "legend", "n": 4}, "look": 0.0, "model": SIZES, "puzzles": 12, "about": "a test",
-              "train": train | dict(seed=1, learning_rate=1e-9, weight_decay=0.0, own_rows=4, own_runs=8, own_sampler=SAMPLER),
-              "first": {"puzzles": 6, "train": train}}  # fmt: skip
+    train = dict(
+        steps=2,
+        decay_steps=1,
+        batch_size=4,
+        fewest=6,
+        middle=8,
+        most=12,
+        checkpoint_every=2,
+        log_every=1,
+    )
+    recipe = {
+        "layout": {"name": "legend", "n": 4},
+        "look": 0.0,
+        "model": SIZES,
+        "puzzles": 12,
+        "about": "a test",
+        "train": train
+        | dict(
+            seed=1,
+            learning_rate=1e-9,
+            weight_decay=0.0,
+            own_rows=4,
+            own_runs=8,
+            own_sampler=SAMPLER,
+        ),
+        "first": {"puzzles": 6, "train": train},
+    }
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     main([str(tmp_path / "recipe.json"), str(tmp_path / "run")])
     said = capsys.readouterr().out
@@ -182,11 +277,15 @@ def test_a_later_stage_starts_from_the_earlier_ones_weights(tmp_path, capsys):
 
     early, late = (load_file(tmp_path / "run" / part / STATE) for part in ("first", ""))
     weights = [name for name in early if name.startswith("model.")]
-    assert max(float((early[n] - late[n]).abs().max()) for n in weights) < 1e-7, "a rate of nearly nothing keeps them"
+    assert max(float((early[n] - late[n]).abs().max()) for n in weights) < 1e-7, (
+        "a rate of nearly nothing keeps them"
+    )
     assert "own.belief" in late and "own.belief" not in early
     before = (tmp_path / "run" / "first" / STATE).read_bytes()
     main([str(tmp_path / "recipe.json"), str(tmp_path / "run")])
-    assert (tmp_path / "run" / "first" / STATE).read_bytes() == before, "what is done is not done again"
+    assert (tmp_path / "run" / "first" / STATE).read_bytes() == before, (
+        "what is done is not done again"
+    )
 
 
 def test_a_state_from_before_a_setting_existed_is_read(stacked, tmp_path):
@@ -194,13 +293,25 @@ def test_a_state_from_before_a_setting_existed_is_read(stacked, tmp_path):
     from safetensors.torch import load_file, save_file
 
     plan = replace(PLAN, own_rows=0, own_runs=0, own_sampler={})
-    train_sudoku(new_model(LAYOUT, SIZES, 0), LAYOUT, stacked, plan, folder=tmp_path, on_log=lambda e: e["step"] == 2)
+    train_sudoku(
+        new_model(LAYOUT, SIZES, 0),
+        LAYOUT,
+        stacked,
+        plan,
+        folder=tmp_path,
+        on_log=lambda e: e["step"] == 2,
+    )
     with safe_open(tmp_path / STATE, framework="pt") as file:
         meta = file.metadata()
     old = json.loads(meta["plan"])
     del old["own_rows"], old["own_runs"], old["own_sampler"]
-    save_file(load_file(tmp_path / STATE), tmp_path / STATE, metadata=meta | {"plan": json.dumps(old)})
-    assert [e["step"] for e in train_sudoku(new_model(LAYOUT, SIZES, 0), LAYOUT, stacked, plan, folder=tmp_path)][-1] == 6
+    save_file(
+        load_file(tmp_path / STATE), tmp_path / STATE, metadata=meta | {"plan": json.dumps(old)}
+    )
+    assert [
+        e["step"]
+        for e in train_sudoku(new_model(LAYOUT, SIZES, 0), LAYOUT, stacked, plan, folder=tmp_path)
+    ][-1] == 6
 
 
 def test_refused(stacked):
@@ -228,7 +339,11 @@ def test_refused(stacked):
     with refused("fewest, middle, most", "9, 8, 12"):
         replace(PLAN, fewest=9)
     train = dict(steps=1, decay_steps=0)
-    for first in ({"puzzles": 3}, {"train": train, "layout": {}}, {"train": train, "first": {"train": train, "tests": 3}}):
+    for first in (
+        {"puzzles": 3},
+        {"train": train, "layout": {}},
+        {"train": train, "first": {"train": train, "tests": 3}},
+    ):
         with refused("first", "takes train"):
             stages_of({"train": train, "first": first})
     with refused("steps", "0"):

@@ -1,4 +1,6 @@
-"""Layouts, where training starts, the three siblings' batches and losses, exact resume, and honest scores."""
+"""Layouts, where training starts, the three siblings' batches and losses, exact resume, and honest
+scores.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,27 @@ import pytest
 import torch
 
 from diffgemma_lite import DiffusionGemma
-from diffgemma_lite.labs.sudoku.data import solve
-from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
-from diffgemma_lite.trace.observe import counting
 from diffgemma_lite.labs.sudoku.batches import SudokuTraining, draw_batch, stack_puzzles
+from diffgemma_lite.labs.sudoku.data import solve
 from diffgemma_lite.labs.sudoku.evaluate import SAMPLER, Attempt, attempt, score
+from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
 from diffgemma_lite.labs.sudoku.task import FIRST, LAYOUTS, MASK, Layout
 from diffgemma_lite.labs.sudoku.train import new_model, sudoku_loss, train_sudoku
+from diffgemma_lite.trace.observe import counting
 
 from .tiny import refused
 
 SIZES = dict(width=32, layers=2)
-PLAN = SudokuTraining(steps=4, decay_steps=2, batch_size=4, fewest=6, middle=8, most=12, checkpoint_every=2, log_every=1)
+PLAN = SudokuTraining(
+    steps=4,
+    decay_steps=2,
+    batch_size=4,
+    fewest=6,
+    middle=8,
+    most=12,
+    checkpoint_every=2,
+    log_every=1,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +50,13 @@ def test_a_layout_gives_back_the_solution_and_never_shows_it(name, n):
     layout, puzzles = Layout(name, n), minimal_puzzles(3, n=n)
     clues, solution = arrays(puzzles)
     canvas, pinned = layout.canvas(clues, solution)
-    assert canvas.shape == pinned.shape == (3, layout.canvas_length) and canvas.max() < layout.vocab_size
+    assert (
+        canvas.shape == pinned.shape == (3, layout.canvas_length)
+        and canvas.max() < layout.vocab_size
+    )
     assert (layout.grid(canvas, clues) == solution).all()
-    other = np.where(clues > 0, solution, solution % n + 1)  # what must be found out is different, what is shown is not
+    # what must be found out is different, what is shown is not
+    other = np.where(clues > 0, solution, solution % n + 1)
     changed, still = layout.canvas(clues, other)
     assert (still == pinned).all() and (changed[pinned] == canvas[pinned]).all()
     prompt = layout.prompt(clues)
@@ -76,7 +91,9 @@ def test_the_autoregressive_sibling_needs_the_puzzle_as_prompt(name, small):
         train_sudoku(new_model(layout, SIZES, 0), layout, stack_puzzles(small), plan)
 
 
-@pytest.mark.parametrize("name, sibling", [("legend", "uniform"), ("pairs", "masked"), ("named", "autoregressive")])
+@pytest.mark.parametrize(
+    "name, sibling", [("legend", "uniform"), ("pairs", "masked"), ("named", "autoregressive")]
+)
 def test_resume_is_exact(name, sibling, small, tmp_path):
     layout, stacked, plan = Layout(name, 4), stack_puzzles(small), replace(PLAN, sibling=sibling)
     whole, cut, resumed = (new_model(layout, SIZES, seed) for seed in (0, 0, 1))
@@ -84,7 +101,9 @@ def test_resume_is_exact(name, sibling, small, tmp_path):
     train_sudoku(cut, layout, stacked, plan, folder=tmp_path, on_log=lambda e: e["step"] == 2)
     again = train_sudoku(resumed, layout, stacked, plan, folder=tmp_path)
     assert [e["loss"] for e in again] == [e["loss"] for e in log]
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True)
+    )
     with refused("folder", "another plan"):
         train_sudoku(resumed, layout, stacked, replace(plan, learning_rate=0.5), folder=tmp_path)
 
@@ -96,15 +115,25 @@ def test_noise_of_the_siblings(small):
     assert torch.equal(uniform.clean, masked.clean) and torch.equal(uniform.prompt, masked.prompt)
     assert bool(((masked.noisy == MASK) == masked.counted).all())
     assert bool((masked.noisy == masked.clean)[~masked.counted].all())
-    given = (uniform.clean >= layout.first) & (uniform.clean < layout.names)  # pinned clues are tokens of their own here
-    assert torch.equal(uniform.counted, ~given) and torch.equal(uniform.noisy[given], uniform.clean[given])
+    # pinned clues are tokens of their own here
+    given = (uniform.clean >= layout.first) & (uniform.clean < layout.names)
+    assert torch.equal(uniform.counted, ~given) and torch.equal(
+        uniform.noisy[given], uniform.clean[given]
+    )
     own = (uniform.noisy != uniform.clean)[uniform.counted]
     assert int(uniform.noisy.max()) >= layout.names and 0.4 < float(own.float().mean()) < 0.8
-    wrong = (uniform.noisy >= FIRST) & (uniform.noisy < layout.first) & (uniform.noisy != uniform.clean)
+    wrong = (
+        (uniform.noisy >= FIRST) & (uniform.noisy < layout.first) & (uniform.noisy != uniform.clean)
+    )
     assert bool(wrong.any()), "some noise must be a wrong digit"
     assert not torch.equal(draw_batch(layout, stacked, many, 1).clean, uniform.clean)
     fully = replace(many, all_noise=1.0)
-    assert bool((draw_batch(layout, stacked, replace(fully, sibling="masked"), 0).noisy[uniform.counted] == MASK).all())
+    assert bool(
+        (
+            draw_batch(layout, stacked, replace(fully, sibling="masked"), 0).noisy[uniform.counted]
+            == MASK
+        ).all()
+    )
 
 
 def test_training_puzzles_have_one_solution(small):
@@ -123,11 +152,19 @@ def test_one_prompt_for_all_rows_is_the_same_loss(small):
     cache, half = model.encode(batch.prompt), 2
     belief = model.decode(batch.noisy, cache).detach()
     logits = model.decode(batch.noisy, cache, belief, torch.tensor([True] * half + [False] * half))
-    each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.clean, reduction="none") * batch.counted
+    each = (
+        torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.clean, reduction="none")
+        * batch.counted
+    )
     assert torch.allclose(shared, (each.sum(1) / batch.counted.sum(1)).mean(), atol=1e-9)
 
 
-PAIRS = [("uniform", "legend"), ("masked", "named"), ("autoregressive", "named"), ("uniform", "pairs")]
+PAIRS = [
+    ("uniform", "legend"),
+    ("masked", "named"),
+    ("autoregressive", "named"),
+    ("uniform", "pairs"),
+]
 
 
 @pytest.mark.parametrize("sibling, name", PAIRS)
@@ -147,7 +184,10 @@ def test_attempts_are_scored_and_do_not_depend_on_the_batch(sibling, name, small
 def test_counting_counts_calls_and_goes_away():
     layout = Layout("legend", 4)
     model = new_model(layout, SIZES, 0).eval()
-    prompt, canvas = layout.prompt(np.zeros((1, 16), np.int64)), torch.zeros(1, 16, dtype=torch.long)
+    prompt, canvas = (
+        layout.prompt(np.zeros((1, 16), np.int64)),
+        torch.zeros(1, 16, dtype=torch.long),
+    )
     cache = model.encode(torch.from_numpy(prompt))
     with counting(model) as calls:
         assert torch.equal(model.decode(canvas, cache), type(model).decode(model, canvas, cache))
@@ -158,9 +198,13 @@ def test_counting_counts_calls_and_goes_away():
 
 def test_learning_rate():
     plan = SudokuTraining(steps=100, decay_steps=40, warmup_steps=10, learning_rate=1.0)
-    assert [plan.rate(step) for step in (0, 9, 30, 60, 80, 99)] == pytest.approx([0.1, 1, 1, 1, 0.5, 0.025])
+    assert [plan.rate(step) for step in (0, 9, 30, 60, 80, 99)] == pytest.approx(
+        [0.1, 1, 1, 1, 0.5, 0.025]
+    )
     points = replace(plan, rate_points=((0, 0.1), (9, 1), (60, 1), (100, 0)))
-    assert [points.rate(step) for step in range(100)] == pytest.approx([plan.rate(step) for step in range(100)])
+    assert [points.rate(step) for step in range(100)] == pytest.approx(
+        [plan.rate(step) for step in range(100)]
+    )
     with refused("rate_points", "ascending"):
         replace(plan, rate_points=((5, 1), (3, 0)))
 
@@ -174,14 +218,24 @@ def test_score(small):
     assert perfect["exact"]["share"] == 1 and perfect["violations"] == 0 and perfect["steps"] == 3
     spoilt = score(Attempt(wrong, np.full(10, 3), 1.0), small)
     empty = sum(d == 0 for p in small for d in p.clues)
-    assert spoilt["exact"]["share"] == 0.9 and spoilt["cells"]["share"] == pytest.approx(1 - 1 / empty)
+    assert spoilt["exact"]["share"] == 0.9 and spoilt["cells"]["share"] == pytest.approx(
+        1 - 1 / empty
+    )
     assert spoilt["violations"] > 0 and spoilt["exact"]["low"] < 0.9 < spoilt["exact"]["high"]
 
 
 def test_a_small_one_learns(small):
     layout = Layout("legend", 4)
     model = new_model(layout, SIZES, 0)
-    plan = replace(PLAN, steps=40, decay_steps=20, batch_size=8, learning_rate=3e-3, log_every=10, checkpoint_every=10)
+    plan = replace(
+        PLAN,
+        steps=40,
+        decay_steps=20,
+        batch_size=8,
+        learning_rate=3e-3,
+        log_every=10,
+        checkpoint_every=10,
+    )
     plan = replace(plan, warmup_steps=5)
     log = train_sudoku(model, layout, stack_puzzles(small), plan)
     assert log[-1]["loss"] < 0.6 * log[0]["loss"]
@@ -192,7 +246,9 @@ def test_loads_in_the_house_format(tmp_path):
     model.save_pretrained(tmp_path)
     again = DiffusionGemma.from_pretrained(tmp_path)
     ids, canvas = torch.arange(16)[None], torch.arange(16)[None]
-    assert torch.equal(model.decode(canvas, model.encode(ids)), again.decode(canvas, again.encode(ids)))
+    assert torch.equal(
+        model.decode(canvas, model.encode(ids)), again.decode(canvas, again.encode(ids))
+    )
 
 
 def test_refused(small):

@@ -1,4 +1,6 @@
-"""The enumerable world: Bayes against plain loops, the bound against the information it bounds, exact against sampled."""
+"""The enumerable world: Bayes against plain loops, the bound against the information it bounds,
+exact against sampled.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,24 @@ import torch
 from tiny import generator, refused
 
 from diffgemma_lite import SamplerConfig
-from diffgemma_lite.sampler import accept, token_entropy
 from diffgemma_lite.labs.toy_world.sampler import PROCESSES, exact, measured_distance, sample
-from diffgemma_lite.labs.toy_world.world import World, chain, distance, entropy, independent, one_step, phrases, total_correlation
+from diffgemma_lite.labs.toy_world.world import (
+    World,
+    chain,
+    distance,
+    entropy,
+    independent,
+    one_step,
+    phrases,
+    total_correlation,
+)
+from diffgemma_lite.sampler import accept, token_entropy
 
 
 def doubles(noise_words: int = 2) -> World:
-    return phrases({"so so": 0.42, "bye bye": 0.31, "no no": 0.21}, slips=0.06, noise_words=noise_words)
+    return phrases(
+        {"so so": 0.42, "bye bye": 0.31, "no no": 0.21}, slips=0.06, noise_words=noise_words
+    )
 
 
 def random_world(words: int, length: int, seed: int = 0) -> World:
@@ -25,18 +38,27 @@ def random_world(words: int, length: int, seed: int = 0) -> World:
 
 
 def settings(steps: int, bound: float = 0.1, **changes) -> SamplerConfig:
-    given = dict(max_denoising_steps=steps, entropy_bound=bound, t_max=1.0, t_min=1.0, confidence_threshold=None)
+    given = dict(
+        max_denoising_steps=steps,
+        entropy_bound=bound,
+        t_max=1.0,
+        t_min=1.0,
+        confidence_threshold=None,
+    )
     return SamplerConfig(**(given | changes))
 
 
-# ---- the world -----------------------------------------------------------------------------------------------------------
+# ---- the world
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_phrases_and_slips_are_where_they_were_put():
     world = doubles(noise_words=1)
     assert world.words == ("so", "bye", "no", "#0") and len(world.joint) == 16
     p = {world.text(i): float(world.joint[i]) for i in range(16)}
-    assert p["so so"] == 0.42 and p["bye so"] == pytest.approx(0.01) and p["so #0"] == p["#0 #0"] == 0
+    assert (
+        p["so so"] == 0.42 and p["bye so"] == pytest.approx(0.01) and p["so #0"] == p["#0 #0"] == 0
+    )
     assert float(world.joint.sum()) == pytest.approx(1)
     assert [world.number(world.canvases[i]).item() for i in range(16)] == list(range(16))
 
@@ -44,17 +66,36 @@ def test_phrases_and_slips_are_where_they_were_put():
 def test_a_chain_of_words():
     world = chain({"a": 0.5, "b": 0.3, "c": 0.2}, 0.8, 3, noise_words=1)
     p = {world.text(i): float(world.joint[i]) for i in range(64)}
-    assert p["a a a"] == pytest.approx(0.5 * 0.64) and p["b c c"] == pytest.approx(0.3 * 0.1 * 0.8) and p["a #0 a"] == 0
+    assert (
+        p["a a a"] == pytest.approx(0.5 * 0.64)
+        and p["b c c"] == pytest.approx(0.3 * 0.1 * 0.8)
+        and p["a #0 a"] == 0
+    )
     assert float(world.joint.sum()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("joint", "words", "length", "parts"),
     [
-        (torch.ones(4, dtype=torch.float64), ("a", "b"), 2, ["joint", "sum 4.0", "4 probabilities"]),
-        (torch.tensor([0.5, 0.5], dtype=torch.float64), ("a", "b"), 2, ["joint", "4 probabilities"]),
+        (
+            torch.ones(4, dtype=torch.float64),
+            ("a", "b"),
+            2,
+            ["joint", "sum 4.0", "4 probabilities"],
+        ),
+        (
+            torch.tensor([0.5, 0.5], dtype=torch.float64),
+            ("a", "b"),
+            2,
+            ["joint", "4 probabilities"],
+        ),
         (torch.tensor([1.5, -0.5], dtype=torch.float64), ("a", "b"), 1, ["joint"]),
-        (torch.ones(1, dtype=torch.float64), tuple("abcdefghij"), 4, ["words, length", "10000 texts", "4096"]),
+        (
+            torch.ones(1, dtype=torch.float64),
+            tuple("abcdefghij"),
+            4,
+            ["words, length", "10000 texts", "4096"],
+        ),
     ],
 )
 def test_a_table_that_is_no_distribution_is_refused(joint, words, length, parts):
@@ -67,7 +108,8 @@ def test_phrases_of_different_lengths_are_refused():
         phrases({"so so": 0.5, "no": 0.5})
 
 
-# ---- the exact denoiser -----------------------------------------------------------------------------------------------------
+# ---- the exact denoiser
+# -----------------------------------------------------------------------------------------------------
 
 
 def by_hand(world: World, likelihood) -> torch.Tensor:
@@ -88,7 +130,9 @@ def by_hand(world: World, likelihood) -> torch.Tensor:
 def test_the_denoiser_told_the_level_is_bayes_rule(words, length, t):
     world = random_world(words, length)
     rate = {True: 1 - t + t / words, False: t / words}
-    want = by_hand(world, lambda seen, text: math.prod(rate[a == b] for a, b in zip(seen, text, strict=True)))
+    want = by_hand(
+        world, lambda seen, text: math.prod(rate[a == b] for a, b in zip(seen, text, strict=True))
+    )
     torch.testing.assert_close(world.belief(t), want)
 
 
@@ -98,21 +142,27 @@ def test_the_denoiser_not_told_the_level_averages_over_all_of_them(words, length
     levels = [(i + 0.5) / 4000 for i in range(4000)]
 
     def likelihood(k):  # the midpoint rule; nothing like the quadrature of the package
-        return sum((1 - t + t / words) ** k * (t / words) ** (length - k) for t in levels) / len(levels)
+        return sum((1 - t + t / words) ** k * (t / words) ** (length - k) for t in levels) / len(
+            levels
+        )
 
     table = [likelihood(k) for k in range(length + 1)]
-    want = by_hand(world, lambda seen, text: table[sum(a == b for a, b in zip(seen, text, strict=True))])
+    want = by_hand(
+        world, lambda seen, text: table[sum(a == b for a, b in zip(seen, text, strict=True))]
+    )
     torch.testing.assert_close(world.belief(), want, rtol=1e-5, atol=1e-7)
 
 
 def test_the_denoiser_of_masks_conditions_on_what_is_written():
     world = doubles(noise_words=1)
     belief, mask = world.belief(mask_id=3), 3
-    at = lambda *ids: belief[world.number(torch.tensor(ids))]  # noqa: E731
+    at = lambda *ids: belief[world.number(torch.tensor(ids))]
     torch.testing.assert_close(at(mask, mask), world.marginals())
     row = world.joint.view(4, 4)[1]
     torch.testing.assert_close(at(1, mask)[1], row / row.sum())
-    assert at(1, mask)[0].tolist() == pytest.approx([0, 1, 0, 0]) and at(1, 2)[1].tolist() == pytest.approx([0, 0, 1, 0])
+    assert at(1, mask)[0].tolist() == pytest.approx([0, 1, 0, 0]) and at(1, 2)[
+        1
+    ].tolist() == pytest.approx([0, 0, 1, 0])
 
 
 def test_pure_noise_says_nothing_and_a_level_of_zero_is_refused():
@@ -122,7 +172,8 @@ def test_pure_noise_says_nothing_and_a_level_of_zero_is_refused():
         world.belief(0.0)
 
 
-# ---- what drawing independently costs --------------------------------------------------------------------------------------
+# ---- what drawing independently costs
+# --------------------------------------------------------------------------------------
 
 
 def test_one_step_is_the_product_of_the_marginals():
@@ -130,7 +181,9 @@ def test_one_step_is_the_product_of_the_marginals():
     table = world.joint.view(3, 3)
     want = table.sum(1)[:, None] * table.sum(0)[None]
     torch.testing.assert_close(one_step(world), want.flatten())
-    assert distance(one_step(world), world.joint) == pytest.approx(float((want - table).abs().sum() / 2))
+    assert distance(one_step(world), world.joint) == pytest.approx(
+        float((want - table).abs().sum() / 2)
+    )
 
 
 def test_total_correlation_of_two_positions_is_their_mutual_information():
@@ -140,23 +193,39 @@ def test_total_correlation_of_two_positions_is_their_mutual_information():
     both, one, none = (torch.tensor([row]) for row in ([True, True], [False, True], [False, False]))
     assert float(total_correlation(world, world.joint[None], both)) == pytest.approx(information)
     for few in (one, none):
-        assert float(total_correlation(world, world.joint[None], few)) == pytest.approx(0, abs=1e-12)
+        assert float(total_correlation(world, world.joint[None], few)) == pytest.approx(
+            0, abs=1e-12
+        )
 
 
 def test_total_correlation_looks_at_the_chosen_positions_of_each_row_only():
     world, pair = random_world(2, 4, seed=3), random_world(2, 2, seed=4)
     inner = pair.joint.view(2, 2)
-    apart = torch.einsum("ad,b,c->abcd", inner, *torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64))
+    apart = torch.einsum(
+        "ad,b,c->abcd", inner, *torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64)
+    )
     rows = torch.stack([apart.flatten(), apart.flatten(), world.joint])
     chosen = torch.tensor([[True, False, True, True], [False, True, True, False], [True] * 4])
     got = total_correlation(world, rows, chosen)
-    information = float(total_correlation(pair, pair.joint[None], torch.ones(1, 2, dtype=torch.bool)))
+    information = float(
+        total_correlation(pair, pair.joint[None], torch.ones(1, 2, dtype=torch.bool))
+    )
     assert got[:2].tolist() == pytest.approx([information, 0], abs=1e-12)
-    assert float(got[2]) == pytest.approx(float((world.joint * (world.joint / one_step(world)).log()).sum()))
+    assert float(got[2]) == pytest.approx(
+        float((world.joint * (world.joint / one_step(world)).log()).sum())
+    )
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.1, 0.6, 1.5, 10.0])
-@pytest.mark.parametrize("world", [doubles(), random_world(3, 3), random_world(2, 5, seed=1), chain({"a": 0.6, "b": 0.4}, 0.9, 4)])
+@pytest.mark.parametrize(
+    "world",
+    [
+        doubles(),
+        random_world(3, 3),
+        random_world(2, 5, seed=1),
+        chain({"a": 0.6, "b": 0.4}, 0.9, 4),
+    ],
+)
 def test_the_bound_bounds_the_information_of_what_is_accepted(world, bound):
     """Information lost <= sum of entropies without the largest <= bound, on every canvas."""
     belief = world.belief()
@@ -170,14 +239,17 @@ def test_the_bound_bounds_the_information_of_what_is_accepted(world, bound):
         assert bool(accepted.all()) and float(lost.max()) > 0.01
 
 
-# ---- what a sampler writes -------------------------------------------------------------------------------------------------
+# ---- what a sampler writes
+# -------------------------------------------------------------------------------------------------
 
 
 def agree(world: World, texts: torch.Tensor, samples: torch.Tensor) -> bool:
     """Every text as often as expected, up to five standard deviations."""
     n = len(samples)
     share = torch.bincount(world.number(samples), minlength=len(texts)) / n
-    return bool(((share - texts).abs() <= 5 * (texts * (1 - texts) / n).clamp(min=0).sqrt() + 3 / n).all())
+    return bool(
+        ((share - texts).abs() <= 5 * (texts * (1 - texts) / n).clamp(min=0).sqrt() + 3 / n).all()
+    )
 
 
 @pytest.mark.parametrize("process", PROCESSES)
@@ -188,12 +260,16 @@ def test_what_the_step_functions_write_is_what_was_enumerated(process, bound, st
     outcome = exact(world, s, process)
     assert float(outcome.texts.sum()) == pytest.approx(1) and bool((outcome.texts >= -1e-12).all())
     samples = sample(world, s, 20_000, process, generator=generator(steps))
-    if process == "posterior" and steps == 1:  # what is committed is the best guess, not the last draw
+    # what is committed is the best guess, not the last draw
+    if process == "posterior" and steps == 1:
         assert not agree(world, exact(world, s, process, commit="canvas").texts, samples)
     assert agree(world, outcome.texts, samples)
 
 
-@pytest.mark.parametrize("changes", [dict(confidence_threshold=0.3), dict(t_max=0.8, t_min=0.4, confidence_threshold=0.05)])
+@pytest.mark.parametrize(
+    "changes",
+    [dict(confidence_threshold=0.3), dict(t_max=0.8, t_min=0.4, confidence_threshold=0.05)],
+)
 @pytest.mark.parametrize("told", [True, False])
 def test_the_stop_rule_and_the_temperatures_are_enumerated_too(changes, told):
     world, s = doubles(noise_words=9), settings(6, 1.0, **changes)
@@ -204,7 +280,9 @@ def test_the_stop_rule_and_the_temperatures_are_enumerated_too(changes, told):
 
 
 def test_one_step_of_the_chain_by_hand():
-    """Two steps, bound 0: the surest position is drawn from the belief, the other from all words, and the argmax written."""
+    """Two steps, bound 0: the surest position is drawn from the belief, the other from all words,
+    and the argmax written.
+    """
     world, v = doubles(noise_words=1), 4
     belief, want = world.belief(), torch.zeros(16, dtype=torch.float64)
     for i, seen in enumerate(itertools.product(range(v), repeat=2)):
@@ -223,7 +301,9 @@ def test_one_step_of_the_chain_by_hand():
 def test_masked_one_at_a_time_is_exact_and_all_at_once_is_the_product():
     for world in (doubles(1), chain({"a": 0.5, "b": 0.3, "c": 0.2}, 0.8, 4, noise_words=1)):
         one_at_a_time = exact(world, settings(world.length, 0.0), "masked")
-        assert distance(one_at_a_time.texts, world.joint) < 1e-9 and one_at_a_time.steps == pytest.approx(world.length)
+        assert distance(
+            one_at_a_time.texts, world.joint
+        ) < 1e-9 and one_at_a_time.steps == pytest.approx(world.length)
         at_once = exact(world, settings(world.length, 100.0), "masked")
         torch.testing.assert_close(at_once.texts, one_step(world))
         assert at_once.steps == pytest.approx(1)
@@ -241,7 +321,10 @@ def test_what_masked_decoding_loses_is_at_most_the_bound_in_each_step(bound):
 
 
 def test_the_way_back_along_the_noise_comes_closer_with_more_steps():
-    found = [distance(exact(doubles(9), settings(n), "posterior").texts, doubles(9).joint) for n in (1, 4, 16, 64)]
+    found = [
+        distance(exact(doubles(9), settings(n), "posterior").texts, doubles(9).joint)
+        for n in (1, 4, 16, 64)
+    ]
     assert all(b < a / 1.5 for a, b in itertools.pairwise(found)), found
 
 
@@ -256,14 +339,17 @@ def test_wrong_arguments_are_named():
         exact(doubles(), settings(2, confidence_threshold=0.1, stability_threshold=2))
 
 
-# ---- the interval ------------------------------------------------------------------------------------------------------------
+# ---- the interval
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_interval_covers_the_true_distance_about_nineteen_times_in_twenty():
     world, s, hits, sides = doubles(9), settings(2, 2.0), 0, []
     true = distance(exact(world, s).texts, world.joint)
     for seed in range(40):
-        m = measured_distance(world, sample(world, s, 2000, generator=generator(seed)), resamples=400, seed=seed)
+        m = measured_distance(
+            world, sample(world, s, 2000, generator=generator(seed)), resamples=400, seed=seed
+        )
         assert m["n"] == 2000 and m["low"] <= m["distance"] <= m["high"] + 0.02
         hits += m["low"] <= true <= m["high"]
         sides.append(m["high"] - m["low"])

@@ -1,4 +1,5 @@
-"""Measuring: what is timed is the step it says, what is recorded is never lost, and a recording is shown without a model.
+"""Measuring: what is timed is the step it says, what is recorded is never lost, and a recording is
+shown without a model.
 
 No test looks at how long anything took.
 """
@@ -18,17 +19,32 @@ from diffgemma_lite.cost import active_parameters, by_part, parameters, step_cos
 from diffgemma_lite.measure import MODELS, SECTIONS, __main__, record, sections
 from diffgemma_lite.measure.__main__ import main
 from diffgemma_lite.measure.answers import answer
-from diffgemma_lite.measure.device import beyond_cache, cache_bytes, high_water, matmul_peak, moving, timed
+from diffgemma_lite.measure.device import (
+    beyond_cache,
+    cache_bytes,
+    high_water,
+    matmul_peak,
+    moving,
+    timed,
+)
 from diffgemma_lite.measure.provenance import ROOT, describe, file_name, run_provenance
 from diffgemma_lite.measure.recording import Recording
 from diffgemma_lite.measure.replay import report, step_rows, table
-from diffgemma_lite.measure.steps import LAPTOP, breakdown, dense_twin, measure_step, random_model, step_work
+from diffgemma_lite.measure.steps import (
+    LAPTOP,
+    breakdown,
+    dense_twin,
+    measure_step,
+    random_model,
+    step_work,
+)
 
 CPU = torch.device("cpu")
 QUIET = dict(device="cpu", say=lambda _: None)
 
 
-# ---- the device --------------------------------------------------------------------------------------------------------
+# ---- the device
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_work_is_warmed_up_and_repeated():
@@ -59,7 +75,9 @@ def test_the_rate_of_a_product_is_2_n_cubed_over_its_median(dtype):
     assert torch.get_float32_matmul_precision() == before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark can be reset on Linux only")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the high-water mark can be reset on Linux only"
+)
 def test_the_high_water_mark_sees_what_was_freed_again():
     with high_water(CPU) as small:
         pass
@@ -68,7 +86,8 @@ def test_the_high_water_mark_sees_what_was_freed_again():
     assert large["bytes"] - small["bytes"] > 2**27
 
 
-# ---- steps -------------------------------------------------------------------------------------------------------------
+# ---- steps
+# -------------------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -87,13 +106,17 @@ def test_what_is_timed_is_a_whole_step():
 def test_self_conditioning_is_inside_the_timed_canvas_step():
     seen = []
     model = tiny().requires_grad_(False)
-    model.self_conditioning.register_forward_hook(lambda _m, inputs, _out: seen.append(float(inputs[1].abs().sum())))
+    model.self_conditioning.register_forward_hook(
+        lambda _m, inputs, _out: seen.append(float(inputs[1].abs().sum()))
+    )
     step_work(model, "canvas", queries=3, batch=1, prefix=4)()
     assert seen and seen[0] > 0
 
 
 def test_a_measured_step_says_how_many_experts_it_touched():
-    found = measure_step(tiny(), "autoregressive", queries=1, batch=1, prefix=4, seconds=0.0, least=2)
+    found = measure_step(
+        tiny(), "autoregressive", queries=1, batch=1, prefix=4, seconds=0.0, least=2
+    )
     assert found["distinct"] == Config.preset("tiny").top_k_experts
     assert found["timing"]["repeats"] == 2 and found.get("memory", 1) > 0
 
@@ -119,7 +142,15 @@ def test_rates_count_the_tokens_kept_after_the_end_token():
     written = generate(model, ids, settings, max_new_tokens=2 * C, generator=rows).tokens
     end = int(written[0, 3])
     rows, seen = [generator(i) for i in range(B)], []
-    out = generate(model, ids, settings, max_new_tokens=2 * C, eos_token_id=end, generator=rows, on_step=seen.append)
+    out = generate(
+        model,
+        ids,
+        settings,
+        max_new_tokens=2 * C,
+        eos_token_id=end,
+        generator=rows,
+        on_step=seen.append,
+    )
     passes = len(seen)
     found = answer(model, ids, "canvas", settings, tokens=2 * C, end=end)
     kept = int(out.lengths.sum())
@@ -129,7 +160,11 @@ def test_rates_count_the_tokens_kept_after_the_end_token():
     assert found["positions_rate"] * found["seconds"] == pytest.approx(B * C * passes)
     assert 0 < found["first_seconds"] <= found["seconds"]
     single = answer(model, ids, "autoregressive", settings, tokens=5, end=None)
-    assert single["tokens_kept"] == 5 * B == int(generate_autoregressive(model, ids, max_new_tokens=5).lengths.sum())
+    assert (
+        single["tokens_kept"]
+        == 5 * B
+        == int(generate_autoregressive(model, ids, max_new_tokens=5).lengths.sum())
+    )
     assert single["first_seconds"] < single["seconds"] and single["tokens_per_forward"] == 1
     with refused("mode", "draft"):
         answer(model, ids, "draft", settings, tokens=5, end=None)
@@ -142,10 +177,13 @@ def test_the_models_on_the_scales():
     assert 4 * sum(parameters(LAPTOP).values()) > 3e8
     state = torch.random.get_rng_state()
     a, b = random_model(Config.preset("tiny"), CPU), random_model(Config.preset("tiny"), CPU)
-    assert torch.equal(a.embed_tokens.weight, b.embed_tokens.weight) and torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(a.embed_tokens.weight, b.embed_tokens.weight) and torch.equal(
+        torch.random.get_rng_state(), state
+    )
 
 
-# ---- recording -----------------------------------------------------------------------------------------------------------
+# ---- recording
+# -----------------------------------------------------------------------------------------------------------
 
 
 def points(calls, failing=()):
@@ -161,10 +199,20 @@ def points(calls, failing=()):
 def test_a_recording_goes_on_where_it_ended(tmp_path):
     out, calls = tmp_path / "r.json", []
     with pytest.raises(KeyboardInterrupt):
-        record(out, sections=["peak"], points={"peak": iter(points(calls, {2: KeyboardInterrupt()}))}, **QUIET)
+        record(
+            out,
+            sections=["peak"],
+            points={"peak": iter(points(calls, {2: KeyboardInterrupt()}))},
+            **QUIET,
+        )
     assert [key["n"] for key, _ in Recording.load(out).points("peak")] == [1]
     calls.clear()
-    record(out, sections=["peak"], points={"peak": iter(points(calls, {3: RuntimeError("no memory\nat all")}))}, **QUIET)
+    record(
+        out,
+        sections=["peak"],
+        points={"peak": iter(points(calls, {3: RuntimeError("no memory\nat all")}))},
+        **QUIET,
+    )
     saved = Recording.load(out)
     assert calls == [2, 3] and [p["run"] for p in saved.sections["peak"]["points"]] == [0, 1, 1]
     assert saved.sections["peak"]["points"][2]["result"] == {"failed": "RuntimeError: no memory"}
@@ -178,7 +226,14 @@ def test_a_recording_goes_on_where_it_ended(tmp_path):
 def test_a_section_stops_at_its_limit_and_says_so(tmp_path):
     calls, said = [], []
     some = {"peak": iter(points(calls))}
-    made = record(tmp_path / "r.json", sections=["peak"], limit=-1.0, device="cpu", say=said.append, points=some)
+    made = record(
+        tmp_path / "r.json",
+        sections=["peak"],
+        limit=-1.0,
+        device="cpu",
+        say=said.append,
+        points=some,
+    )
     assert calls == [] and made.sections == {} and "again" in said[0]
 
 
@@ -197,12 +252,15 @@ def test_every_section_is_tried_on_a_tiny_model(monkeypatch):
     monkeypatch.setattr(sections, "MODELS", {"tiny": Config.preset("tiny")})
     monkeypatch.setattr(sections, "beyond_cache", lambda _device: 2**20)
     some = {"steps": sections.step_points(CPU, 0.0, ("tiny",), (1, C), (1, 2), least=2)}
-    some["peak"] = iter([({"dtype": "float32", "n": 16}, lambda: matmul_peak("float32", 16, CPU, seconds=0.0))])
+    some["peak"] = iter(
+        [({"dtype": "float32", "n": 16}, lambda: matmul_peak("float32", 16, CPU, seconds=0.0))]
+    )
     some["breakdown"] = iter(list(sections.breakdown_points(CPU, 0.0))[:2])
     some["answers"] = iter([])  # the shipped model's own test is above: this only names it
     made = record(seconds=0.0, points=some, **QUIET)
     assert not [p for s in made.sections.values() for p in s["points"] if "failed" in p["result"]]
-    assert {"bandwidth", "peak", "steps", "breakdown"} == set(made.sections)  # and no 26B shape on a CPU
+    # and no 26B shape on a CPU
+    assert {"bandwidth", "peak", "steps", "breakdown"} == set(made.sections)
     rows = step_rows(made, Config.preset("tiny"), "tiny", made.hardware(), mode="canvas", batch=1)
     assert [r["queries"] for r in rows] == [1, C]
     for r in rows:
@@ -216,7 +274,11 @@ def test_a_recording_is_shown_from_its_file_alone(tmp_path, capsys, monkeypatch)
     for module in (sections, __main__):
         monkeypatch.setattr(module, "MODELS", {"tiny": Config.preset("tiny")})
     peak = [({"dtype": "float32", "n": 16}, lambda: matmul_peak("float32", 16, CPU, seconds=0.0))]
-    monkeypatch.setitem(SECTIONS, "steps", ("s", lambda d, s: sections.step_points(d, 0.0, ("tiny",), (C,), (1,), least=2)))
+    monkeypatch.setitem(
+        SECTIONS,
+        "steps",
+        ("s", lambda d, s: sections.step_points(d, 0.0, ("tiny",), (C,), (1,), least=2)),
+    )
     monkeypatch.setitem(SECTIONS, "peak", ("p", lambda d, s: iter(peak)))
     monkeypatch.setattr(sections, "beyond_cache", lambda _device: 2**20)
     out = tmp_path / "toy.json"
@@ -224,8 +286,10 @@ def test_a_recording_is_shown_from_its_file_alone(tmp_path, capsys, monkeypatch)
     chosen = [word for name in names for word in ("--section", name)]
     assert main(["record", "--out", str(out), "--device", "cpu", "--seconds", "0", *chosen]) == 0
     command = Recording.load(out).runs[0]["command"]
-    assert command == ("python -m diffgemma_lite.measure record --out assets/recordings/toy.json --device cpu --seconds 0.0 "
-                       "--section bandwidth --section peak --section steps")  # fmt: skip
+    assert command == (
+        "python -m diffgemma_lite.measure record --out assets/recordings/toy.json --device cpu --seconds 0.0 "
+        "--section bandwidth --section peak --section steps"
+    )
     capsys.readouterr()
 
     def no_model(*_args, **_kwargs):
@@ -234,10 +298,18 @@ def test_a_recording_is_shown_from_its_file_alone(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(DiffusionGemma, "__init__", no_model)
     assert main(["replay", str(out)]) == 0
     shown = capsys.readouterr().out
-    for words in ("read from memory", "product of 16", "steps of the model 'tiny'", "median / floor", command, "load "):
+    for words in (
+        "read from memory",
+        "product of 16",
+        "steps of the model 'tiny'",
+        "median / floor",
+        command,
+        "load ",
+    ):
         assert words in shown
     saved = Recording.load(out)
-    assert report(Recording(saved.device, saved.runs), MODELS).startswith(saved.device["name"])  # no section, no fault
+    # no section, no fault
+    assert report(Recording(saved.device, saved.runs), MODELS).startswith(saved.device["name"])
 
 
 def test_provenance_is_complete_and_names_no_folder():

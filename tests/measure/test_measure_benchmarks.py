@@ -1,4 +1,6 @@
-"""Each benchmark runs, compares two ways that agree, and prints their ratio from one run. No speed is asserted."""
+"""Each benchmark runs, compares two ways that agree, and prints their ratio from one run. No speed
+is asserted.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,24 @@ def test_the_two_are_timed_in_turns(small):
 
 def test_ways_that_disagree_are_not_timed(small, monkeypatch):
     draw = sys.modules["draw"]
-    monkeypatch.setattr(draw, "draw_tokens", lambda logits, g, how: draw_tokens(logits, g, "race") + (how == "cdf"))
+    monkeypatch.setattr(
+        draw, "draw_tokens", lambda logits, g, how: draw_tokens(logits, g, "race") + (how == "cdf")
+    )
     with pytest.raises(AssertionError):
         draw.main(["--seconds", "0", "--device", "cpu", *SMALL["draw"]])
 
 
 def test_a_benchmark_runs_as_the_command_it_names():
-    command = [sys.executable, "benchmarks/draw.py", "--seconds", "0", "--device", "cpu", *SMALL["draw"]]
+    command = [
+        sys.executable,
+        "benchmarks/draw.py",
+        "--seconds",
+        "0",
+        "--device",
+        "cpu",
+        *SMALL["draw"],
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stdout.startswith("race / cdf, 4 positions, 32 words: "), done.stderr
+    assert done.returncode == 0 and done.stdout.startswith("race / cdf, 4 positions, 32 words: "), (
+        done.stderr
+    )

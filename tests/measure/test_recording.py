@@ -1,4 +1,6 @@
-"""A recording says where each of its points comes from, and the roofs drawn from it are the ones that were measured."""
+"""A recording says where each of its points comes from, and the roofs drawn from it are the ones
+that were measured.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +12,58 @@ import pytest
 from tiny import refused
 
 from diffgemma_lite.measure.provenance import ROOT
-from diffgemma_lite.measure.recording import DEVICE, FORMAT, PROVENANCE, TIMING, Recording, recordings, validate
+from diffgemma_lite.measure.recording import (
+    DEVICE,
+    FORMAT,
+    PROVENANCE,
+    TIMING,
+    Recording,
+    recordings,
+    validate,
+)
 
 TIME = dict(median=2.0, low=1.5, high=2.5, least=1.0, repeats=7)
 
 
 def run(**changes):
-    said = dict(date="2026-11-30 20:00 UTC", command="python -m a record", revision="0" * 40, changed=[], driver="none")
-    return said | dict(versions={"python": "3", "torch": "2"}, clocks={}, load=[0.5, 0.6], threads=2) | changes
+    said = dict(
+        date="2026-11-30 20:00 UTC",
+        command="python -m a record",
+        revision="0" * 40,
+        changed=[],
+        driver="none",
+    )
+    return (
+        said
+        | dict(versions={"python": "3", "torch": "2"}, clocks={}, load=[0.5, 0.6], threads=2)
+        | changes
+    )
 
 
 def made() -> Recording:
     device = dict(name="toy", kind="cpu", cores=2, memory_bytes=8, cache_bytes=4, system="Linux")
     recording = Recording(device, [run()])
-    for rate, what, where in ((10.0, "copy", "memory"), (12.0, "read", "memory"), (90.0, "read", "cache")):
-        recording.add("bandwidth", "moving", {"what": what, "where": where}, {"rate": rate, "bytes": 10**6, "timing": TIME})
+    for rate, what, where in (
+        (10.0, "copy", "memory"),
+        (12.0, "read", "memory"),
+        (90.0, "read", "cache"),
+    ):
+        recording.add(
+            "bandwidth",
+            "moving",
+            {"what": what, "where": where},
+            {"rate": rate, "bytes": 10**6, "timing": TIME},
+        )
     for rate, n in ((100.0, 8), (120.0, 16)):
-        recording.add("peak", "multiplying", {"dtype": "float32", "n": n}, {"rate": rate, "timing": TIME})
-    recording.add("peak", "multiplying", {"dtype": "bfloat16", "n": 8}, {"failed": "RuntimeError: no such product"})
+        recording.add(
+            "peak", "multiplying", {"dtype": "float32", "n": n}, {"rate": rate, "timing": TIME}
+        )
+    recording.add(
+        "peak",
+        "multiplying",
+        {"dtype": "bfloat16", "n": 8},
+        {"failed": "RuntimeError: no such product"},
+    )
     return recording
 
 
@@ -53,7 +89,9 @@ def test_a_recording_without_provenance_is_refused(place, name, tmp_path):
             del holder[name]
         else:
             holder[name] = value
-        with pytest.raises(ValueError, match=re.escape(f".{name}" if place == "runs" else f"device.{name}")):
+        with pytest.raises(
+            ValueError, match=re.escape(f".{name}" if place == "runs" else f"device.{name}")
+        ):
             validate(data)
     bare = Recording(made().device, [{k: v for k, v in run().items() if k != "command"}])
     with pytest.raises(ValueError, match="command"):
@@ -100,12 +138,20 @@ def test_points_are_found_by_their_key():
     key = {"dtype": "bfloat16", "n": 8}
     assert recording.has("peak", key) and not recording.has("peak", key, failed=False)
     recording.add("peak", "multiplying", key, {"rate": 200.0, "timing": TIME})
-    assert recording.find("peak", **key)["rate"] == 200.0 and len(recording.sections["peak"]["points"]) == 3
+    assert (
+        recording.find("peak", **key)["rate"] == 200.0
+        and len(recording.sections["peak"]["points"]) == 3
+    )
 
 
 def test_the_roofs_are_the_best_that_were_measured():
     device = made().hardware()
-    assert (device.name, device.bandwidth.value, device.peak("fp32"), device.cache.value) == ("toy", 12.0, 120.0, 4.0)
+    assert (device.name, device.bandwidth.value, device.peak("fp32"), device.cache.value) == (
+        "toy",
+        12.0,
+        120.0,
+        4.0,
+    )
     assert device.bandwidth.source == "measured: read of 1 MB, median of 7"
     assert device.peaks["fp32"].source == "measured: product of 16 x 16, median of 7"
     assert set(device.peaks) == {"fp32"}
@@ -127,11 +173,18 @@ def test_a_folder_gives_its_device_recordings(tmp_path):
 
 @pytest.mark.parametrize("recording", COMMITTED, ids=lambda recording: recording.device["name"])
 def test_a_committed_recording_is_of_committed_code_and_holds_every_section(recording):
-    assert {point["run"] for s in recording.sections.values() for point in s["points"]} == set(range(len(recording.runs)))
+    assert {point["run"] for s in recording.sections.values() for point in s["points"]} == set(
+        range(len(recording.runs))
+    )
     for made_by in recording.runs:
         assert re.fullmatch(r"[0-9a-f]{40}", made_by["revision"]) and made_by["changed"] == []
-        assert made_by["command"].startswith("python -m diffgemma_lite.measure record --out assets/recordings/")
+        assert made_by["command"].startswith(
+            "python -m diffgemma_lite.measure record --out assets/recordings/"
+        )
         assert len(made_by["load"]) == 2
     assert {"bandwidth", "peak", "steps", "breakdown", "answers"} <= set(recording.sections)
-    assert all(r["timing"]["low"] <= r["timing"]["median"] <= r["timing"]["high"] for _, r in recording.points("steps"))
+    assert all(
+        r["timing"]["low"] <= r["timing"]["median"] <= r["timing"]["high"]
+        for _, r in recording.points("steps")
+    )
     assert set(TIMING) <= set(next(recording.points("steps"))[1]["timing"])

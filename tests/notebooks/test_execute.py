@@ -49,7 +49,8 @@ def test_a_run_leaves_what_may_be_committed(ran):
     shown = paths.outputs[0].text.splitlines()
     assert len(shown) == 4 and all(line.startswith("~") for line in shown), shown
     assert shown[-1] == "~/x"
-    assert [output.name for output in bars.outputs] == ["stderr"]  # the bar in a widget has no static twin
+    # the bar in a widget has no static twin
+    assert [output.name for output in bars.outputs] == ["stderr"]
     assert re.fullmatch(r"three: 100%\S* *\|.*\| 3/3 .*\n", bars.outputs[0].text)
     assert {output.name: output.text.splitlines()[0] for output in streams.outputs} == {"stdout": "a", "stderr": "b"}
     assert "cell.py" in streams.outputs[1].text or "cell.py" in streams.outputs[0].text

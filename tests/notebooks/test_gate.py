@@ -1,4 +1,6 @@
-"""Every notebook of the course may be committed, and each rule of the gate refuses a made-up notebook that breaks it."""
+"""Every notebook of the course may be committed, and each rule of the gate refuses a made-up
+notebook that breaks it.
+"""
 
 from __future__ import annotations
 

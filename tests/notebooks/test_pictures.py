@@ -1,4 +1,5 @@
-"""Plotly figures get a picture when a notebook is tidied: what is drawn, how large, and what is said where nothing can draw.
+"""Plotly figures get a picture when a notebook is tidied: what is drawn, how large, and what is
+said where nothing can draw.
 
 The drawing itself is in tests/browser/test_pictures.py.
 """
@@ -68,4 +69,5 @@ def test_without_a_browser_or_kaleido_it_says_so_and_the_figure_stays(monkeypatc
     assert nbformat.read(str(path), 4).cells[0].outputs[0].data[PLOTLY] == notebook.cells[0].outputs[0].data[PLOTLY]
     monkeypatch.setitem(sys.modules, "kaleido", None)
     assert "kaleido is not installed" in add_pictures(notebook)[0]
-    assert add_pictures(notebook_of(new_output("stream", text="words"))) == []  # and no figure needs neither
+    # and no figure needs neither
+    assert add_pictures(notebook_of(new_output("stream", text="words"))) == []

@@ -1,7 +1,7 @@
 """What notebook 00 promises: a live canvas in under 20 seconds from Run All on two cores.
 
-Wall time would test how busy the machine is, so what counts is the processor time of the kernel, start-up and imports
-included: on two free cores the wall time is no longer than that.
+Wall time would test how busy the machine is, so what counts is the processor time of the kernel,
+start-up and imports included: on two free cores the wall time is no longer than that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from nbformat.v4 import new_code_cell
 from diffgemma_lite.course.execute import NOTEBOOKS, code_cells
 
 SECONDS = 20
-THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}  # a thread that waits must not count as one that works
+# a thread that waits must not count as one that works
+THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
 
 
 def test_notebook_00_is_live_within_its_promise():

@@ -50,7 +50,8 @@ def test_a_model_comes_back_from_either_layout(tmp_path, packed, layout, fused):
     for name, tensor in ours.items():
         assert tensor.dtype == theirs[name].dtype
         if name.endswith(("tensor_scale", "input_scale")) and layout != "modelopt":
-            assert torch.allclose(tensor, theirs[name], rtol=2.0**-23, atol=0), name  # 1 / (1 / x) can move the last bit
+            # 1 / (1 / x) can move the last bit
+            assert torch.allclose(tensor, theirs[name], rtol=2.0**-23, atol=0), name
         else:
             assert torch.equal(tensor.view(torch.uint8), theirs[name].view(torch.uint8)), name
     assert torch.allclose(logits(again), logits(packed), atol=1e-3 if layout != "modelopt" else 0)
@@ -58,7 +59,8 @@ def test_a_model_comes_back_from_either_layout(tmp_path, packed, layout, fused):
 
 def test_weights_alone_have_no_input_scales(tmp_path):
     alone = quantize_model(tiny(), "everything")
-    alone.save_pretrained(tmp_path)  # writes ModelOpt's layout: the float one has no place for packed bytes
+    # writes ModelOpt's layout: the float one has no place for packed bytes
+    alone.save_pretrained(tmp_path)
     assert not any("input_scale" in name for name in load_file(tmp_path / "model.safetensors"))
     assert torch.equal(logits(load_quantized(tmp_path)), logits(alone))
     half = load_quantized(tmp_path, dtype=torch.bfloat16)
@@ -69,18 +71,29 @@ def test_weights_alone_have_no_input_scales(tmp_path):
 def test_names_types_and_shapes_are_the_published_ones(tmp_path, packed):
     save_quantized(packed, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    found = {leaf: (tensors[EXPERT + leaf].dtype, tuple(tensors[EXPERT + leaf].shape)) for leaf in LEAVES}
+    found = {
+        leaf: (tensors[EXPERT + leaf].dtype, tuple(tensors[EXPERT + leaf].shape)) for leaf in LEAVES
+    }
     assert found == {
-        "weight": (torch.uint8, (16, 16)), "weight_scale": (torch.float8_e4m3fn, (16, 2)),
-        "weight_scale_2": (torch.float32, ()), "input_scale": (torch.float32, ()),
-    }  # fmt: skip
-    count = sum(name.startswith("model.decoder.layers.") and ".experts." in name for name in tensors)
-    assert count == 4 * 4 * 3 * 4  # layers, experts, matrices, tensors each; the published file has 30 x 128 x 3 x 4
+        "weight": (torch.uint8, (16, 16)),
+        "weight_scale": (torch.float8_e4m3fn, (16, 2)),
+        "weight_scale_2": (torch.float32, ()),
+        "input_scale": (torch.float32, ()),
+    }
+    count = sum(
+        name.startswith("model.decoder.layers.") and ".experts." in name for name in tensors
+    )
+    # layers, experts, matrices, tensors each; the published file has 30 x 128 x 3 x 4
+    assert count == 4 * 4 * 3 * 4
     save_quantized(packed, tmp_path / "other", layout="compressed-tensors")
     other = load_file(tmp_path / "other" / "model.safetensors")
     assert torch.equal(other[EXPERT + "weight_packed"], tensors[EXPERT + "weight"])
-    assert float(other[EXPERT + "weight_global_scale"] * tensors[EXPERT + "weight_scale_2"]) == pytest.approx(1)
-    assert float(other[EXPERT + "input_global_scale"] * tensors[EXPERT + "input_scale"]) == pytest.approx(1)
+    assert float(
+        other[EXPERT + "weight_global_scale"] * tensors[EXPERT + "weight_scale_2"]
+    ) == pytest.approx(1)
+    assert float(
+        other[EXPERT + "input_global_scale"] * tensors[EXPERT + "input_scale"]
+    ) == pytest.approx(1)
     save_quantized(packed, tmp_path / "fused", layout="compressed-tensors", fused=True)
     stacks = load_file(tmp_path / "fused" / "model.safetensors")
     assert stacks["model.decoder.layers.1.experts.gate_up_proj.weight_packed"].shape == (4, 32, 16)
@@ -132,7 +145,12 @@ def test_what_is_wrong_is_named(tmp_path, packed, what):
 def test_a_factor_where_a_divisor_belongs_is_named_too(tmp_path, packed):
     save_quantized(packed, tmp_path, layout="compressed-tensors")
     edited(tmp_path, {LINEAR + "weight_global_scale": torch.tensor(0.0004)})
-    with refused("folder", "up_proj.weight_global_scale is 0.0004", "weights up to", "a scale where 1 / scale"):
+    with refused(
+        "folder",
+        "up_proj.weight_global_scale is 0.0004",
+        "weights up to",
+        "a scale where 1 / scale",
+    ):
         load_quantized(tmp_path)
 
 
@@ -141,7 +159,12 @@ def test_the_config_decides_the_layout_and_is_not_guessed(tmp_path, packed):
     config = json.loads((tmp_path / "config.json").read_text())
     eight = {"quant_method": "modelopt", "quant_algo": "FP8"}
     other = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
-    for said, words in ((None, "None"), ({"quant_method": "awq"}, "awq"), (eight, "FP8"), (other, "unknown|missing")):
+    for said, words in (
+        (None, "None"),
+        ({"quant_method": "awq"}, "awq"),
+        (eight, "FP8"),
+        (other, "unknown|missing"),
+    ):
         (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": said}))
         if said is None:
             assert load_quantized(tmp_path).config == packed.config  # hf_quant_config.json says it

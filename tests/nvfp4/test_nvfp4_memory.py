@@ -1,4 +1,6 @@
-"""Sizes by arithmetic: equal to what is stored for a small model, within 0.5% of what is published for the large one."""
+"""Sizes by arithmetic: equal to what is stored for a small model, within 0.5% of what is published
+for the large one.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,15 @@ from diffgemma_lite.cost import parameters
 from diffgemma_lite.nvfp4 import PARTS, calibrate, quantize_model
 from diffgemma_lite.nvfp4.layers import PackedWeight
 from diffgemma_lite.nvfp4.memory import (
-    CARDS, STORAGE, VISION, cache_bytes, checkpoint_bytes, matrix_shapes, room, step_bytes,
-)  # fmt: skip
+    CARDS,
+    STORAGE,
+    VISION,
+    cache_bytes,
+    checkpoint_bytes,
+    matrix_shapes,
+    room,
+    step_bytes,
+)
 
 PUBLISHED = Config.preset("26b_a4b")
 
@@ -21,7 +30,9 @@ PUBLISHED = Config.preset("26b_a4b")
 def test_the_published_sizes_come_out_within_half_a_percent(name):
     storage = STORAGE[name]
     total = sum(checkpoint_bytes(PUBLISHED, storage.parts, vision=VISION.value).values())
-    print(f"{name}: {total / 1e9:.2f} GB, published {storage.published / 1e9:.2f} GB, {total / storage.published - 1:+.2%}")
+    print(
+        f"{name}: {total / 1e9:.2f} GB, published {storage.published / 1e9:.2f} GB, {total / storage.published - 1:+.2%}"
+    )
     assert total == pytest.approx(storage.published, rel=0.005)
 
 
@@ -35,7 +46,9 @@ def test_the_matrices_of_a_part_are_its_parameters_but_for_vectors():
         counted = parameters(config)
         for part, shapes in matrix_shapes(config).items():
             left = counted[part] - sum(n * r * w for n, r, w in shapes)
-            assert 0 <= left <= config.num_hidden_layers * (config.hidden_size + config.num_experts), part
+            assert (
+                0 <= left <= config.num_hidden_layers * (config.hidden_size + config.num_experts)
+            ), part
 
 
 @pytest.mark.parametrize("parts", ["experts", "everything"])
@@ -47,8 +60,11 @@ def test_the_arithmetic_is_what_a_packed_model_holds(parts):
     buffers = [b for m in packed.modules() if isinstance(m, PackedWeight) for b in m.buffers(False)]
     held = sum(b.numel() * b.element_size() for b in buffers)
     sizes = checkpoint_bytes(model.config, dict.fromkeys(chosen, "nvfp4"))
-    vectors = {part: 2 * (n - sum(k * r * w for k, r, w in matrix_shapes(model.config)[part]))
-               for part, n in parameters(model.config).items() if part in chosen}  # fmt: skip
+    vectors = {
+        part: 2 * (n - sum(k * r * w for k, r, w in matrix_shapes(model.config)[part]))
+        for part, n in parameters(model.config).items()
+        if part in chosen
+    }
     without_inputs = 4 if "embedding" in chosen else 0  # the table is no input's matrix
     assert held == sum(sizes[part] - vectors[part] for part in chosen) - without_inputs
 
@@ -67,7 +83,9 @@ def test_what_fits_where():
     left = {name: room(PUBLISHED, name, 8192) for name in STORAGE}
     assert all(set(cards) == set(CARDS) for cards in left.values())
     assert left["NVFP4 experts"]["RTX 4090"] > 0 > left["NVFP4 experts"]["RTX 5080"]
-    assert left["FP8"]["RTX 5090"] > 0 > left["FP8"]["RTX 4090"] and all(v < 0 for v in left["BF16"].values())
+    assert left["FP8"]["RTX 5090"] > 0 > left["FP8"]["RTX 4090"] and all(
+        v < 0 for v in left["BF16"].values()
+    )
     far = room(PUBLISHED, "NVFP4 experts", 262_144)
     assert far["RTX 4090"] < left["NVFP4 experts"]["RTX 4090"]
 

@@ -20,7 +20,8 @@ def _quiet_transformers() -> None:
 def _one_thread(_fixed_threads: None) -> Iterator[None]:
     """These models are so small that a second thread costs more than it brings.
 
-    Taken back at once: what the next file makes once for all its tests would else be computed on another number of threads.
+    Taken back at once: what the next file makes once for all its tests would else be computed on
+    another number of threads.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -30,7 +31,9 @@ def _one_thread(_fixed_threads: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory):
-    """pair(shape, ...) -> (reference, ours), with the kernels that add in the same order. Arguments as `reference.build`."""
+    """pair(shape, ...) -> (reference, ours), with the kernels that add in the same order. Arguments
+    as `reference.build`.
+    """
     made: dict[str, Any] = {}
 
     def get(shape: str | dict[str, Any] = "grouped_queries", **kwargs: Any):

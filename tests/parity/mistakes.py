@@ -1,4 +1,5 @@
-"""Mistakes that ports have made, each a function that patches one into our model. test_mutations.py makes them all.
+"""Mistakes that ports have made, each a function that patches one into our model. test_mutations.py
+makes them all.
 
 A mistake is called with our model and pytest's monkeypatch, which takes it back.
 """
@@ -30,7 +31,11 @@ def window(side: str, by: int) -> Mistake:
 
     def mutate(_model: DiffusionGemma, patch: Patch) -> None:
         name, right = f"{side}_masks", getattr(attention, f"{side}_masks")
-        patch.setattr(model_module, name, lambda c, *rest: right(replace(c, sliding_window=c.sliding_window + by), *rest))
+        patch.setattr(
+            model_module,
+            name,
+            lambda c, *rest: right(replace(c, sliding_window=c.sliding_window + by), *rest),
+        )
 
     return mutate
 
@@ -46,7 +51,9 @@ def diagonal_band(_model: DiffusionGemma, patch: Patch) -> None:
         band = torch.arange(read)[None, :] >= torch.arange(canvas)[:, None]
         band = F.pad(band, (0, canvas), value=True)
         return out | {
-            attention.SLIDING: replace(sliding, allowed=band if sliding.allowed is None else sliding.allowed & band)
+            attention.SLIDING: replace(
+                sliding, allowed=band if sliding.allowed is None else sliding.allowed & band
+            )
         }
 
     patch.setattr(model_module, "decoder_masks", masks)
@@ -59,7 +66,9 @@ def causal_canvas(_model: DiffusionGemma, patch: Patch) -> None:
         out = right(c, cache, canvas)
         before = torch.ones(canvas, canvas, dtype=torch.bool).tril()
         return {
-            kind: replace(m, allowed=m.allowed & F.pad(before, (m.allowed.shape[-1] - canvas, 0), value=True))
+            kind: replace(
+                m, allowed=m.allowed & F.pad(before, (m.allowed.shape[-1] - canvas, 0), value=True)
+            )
             for kind, m in out.items()
         }
 
@@ -71,11 +80,15 @@ def padding_ignored_by(side: str) -> Mistake:
         right = getattr(attention, f"{side}_masks")
         if side == "encoder":
             patch.setattr(
-                model_module, "encoder_masks", lambda c, cache, new, mask, device: right(c, cache, new, None, device)
+                model_module,
+                "encoder_masks",
+                lambda c, cache, new, mask, device: right(c, cache, new, None, device),
             )
         else:
             patch.setattr(
-                model_module, "decoder_masks", lambda c, cache, canvas: right(c, replace(cache, mask=None), canvas)
+                model_module,
+                "decoder_masks",
+                lambda c, cache, canvas: right(c, replace(cache, mask=None), canvas),
             )
 
     return mutate
@@ -117,7 +130,11 @@ def ones_in(leaf: str) -> Mistake:
     def mutate(model: DiffusionGemma, patch: Patch) -> None:
         for module in model.modules():
             if leaf in module._parameters and leaf != "weight":
-                patch.setitem(module._parameters, leaf, torch.nn.Parameter(torch.ones_like(module._parameters[leaf])))
+                patch.setitem(
+                    module._parameters,
+                    leaf,
+                    torch.nn.Parameter(torch.ones_like(module._parameters[leaf])),
+                )
 
     return mutate
 
@@ -169,7 +186,9 @@ def full_values_from_normed_keys(_model: DiffusionGemma, patch: Patch) -> None:
 
 
 def exponent_counts_turning_lanes(_model: DiffusionGemma, patch: Patch) -> None:
-    """Partial rotary as in other models: the exponent's denominator is the rotated width, not the head width."""
+    """Partial rotary as in other models: the exponent's denominator is the rotated width, not the
+    head width.
+    """
 
     def frequencies(width: int, theta: float, fraction: float = 1.0, device=None) -> Tensor:
         turning = int(fraction * width // 2)
@@ -181,14 +200,22 @@ def exponent_counts_turning_lanes(_model: DiffusionGemma, patch: Patch) -> None:
 
 def canvas_starts_one_late(_model: DiffusionGemma, patch: Patch) -> None:
     right = DiffusionGemma._rope
-    patch.setattr(DiffusionGemma, "_rope", lambda self, p: right(self, p + (1 if p[0, 0] > 0 else 0)))
+    patch.setattr(
+        DiffusionGemma, "_rope", lambda self, p: right(self, p + (1 if p[0, 0] > 0 else 0))
+    )
 
 
 def zero_logits_instead_of_no_signal(model: DiffusionGemma, patch: Patch) -> None:
     right, c = DiffusionGemma.decode_hidden, model.config
 
     def decode_hidden(self, canvas, cache, belief=None, mask=None):
-        return right(self, canvas, cache, torch.zeros(*canvas.shape, c.vocab_size) if belief is None else belief, mask)
+        return right(
+            self,
+            canvas,
+            cache,
+            torch.zeros(*canvas.shape, c.vocab_size) if belief is None else belief,
+            mask,
+        )
 
     patch.setattr(DiffusionGemma, "decode_hidden", decode_hidden)
 
@@ -204,7 +231,11 @@ def self_conditioning_mask_ignored(_model: DiffusionGemma, patch: Patch) -> None
 
 def no_post_norm_without_signal(_model: DiffusionGemma, patch: Patch) -> None:
     right = SelfConditioning.forward
-    patch.setattr(SelfConditioning, "forward", lambda self, x, signal: right(self, x, signal) if bool(signal.any()) else x)
+    patch.setattr(
+        SelfConditioning,
+        "forward",
+        lambda self, x, signal: right(self, x, signal) if bool(signal.any()) else x,
+    )
 
 
 def final_norm_missing(model: DiffusionGemma, patch: Patch) -> None:

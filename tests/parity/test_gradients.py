@@ -1,8 +1,9 @@
-"""Gradients of the whole loss against Transformers' autograd, for every parameter, to 1e-4 of its largest entry.
+"""Gradients of the whole loss against Transformers' autograd, for every parameter, to 1e-4 of its
+largest entry.
 
-The reference's loss is put together here from its own two passes: the encoder over the whole row for next-token
-cross-entropy, the encoder over the prefix and the decoder behind it for denoising cross-entropy, self-conditioned by a
-first pass that leaves no graph.
+The reference's loss is put together here from its own two passes: the encoder over the whole row
+for next-token cross-entropy, the encoder over the prefix and the decoder behind it for denoising
+cross-entropy, self-conditioned by a first pass that leaves no graph.
 """
 
 from __future__ import annotations
@@ -23,11 +24,19 @@ from diffgemma_lite.loss import Batch, collate, losses
 
 TOLERANCE = 1e-4
 CALM = 0.2  # see reference.fill_realistic
-SHAPES = ["grouped_queries", "multi_query", "window_below_canvas", "default_layer_pattern", "odd_sizes"]
+SHAPES = [
+    "grouped_queries",
+    "multi_query",
+    "window_below_canvas",
+    "default_layer_pattern",
+    "odd_sizes",
+]
 
 
 def reference_losses(reference: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(denoising, encoder) loss averaged over the rows; each row alone, cut to its real length, its prefix encoded anew."""
+    """(denoising, encoder) loss averaged over the rows; each row alone, cut to its real length, its
+    prefix encoded anew.
+    """
     denoising, encoder = [], []
     for b in range(len(batch.ids)):
         ids, row = batch.ids[b : b + 1, : int(batch.real[b].sum())], slice(b, b + 1)
@@ -38,7 +47,9 @@ def reference_losses(reference: nn.Module, batch: Batch) -> tuple[Tensor, Tensor
         _, cache = reference_encode(reference, ids[:, : int(batch.start[b])])
         with torch.no_grad():
             belief = reference_decode(reference, batch.noisy[row], cache)[1]
-        logits = reference_decode(reference, batch.noisy[row], cache, None, belief, batch.self_conditioned[row])[1]
+        logits = reference_decode(
+            reference, batch.noisy[row], cache, None, belief, batch.self_conditioned[row]
+        )[1]
         counted = batch.labelled[b]
         denoising.append(F.cross_entropy(logits[0][counted], batch.clean[b][counted]))
     return torch.stack(denoising).mean(), torch.stack(encoder).mean()
@@ -49,7 +60,9 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     source = getattr(model, "model", None)
     model.zero_grad(set_to_none=True)
     loss.backward()
-    found = {name: p.grad for name, p in (model if source is None else source.decoder).named_parameters()}
+    found = {
+        name: p.grad for name, p in (model if source is None else source.decoder).named_parameters()
+    }
     assert all(g is not None and bool(g.any()) for g in found.values()), [
         n for n, g in found.items() if g is None or not g.any()
     ]
@@ -58,14 +71,19 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 
 def assert_same_gradients(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert mine.keys() == theirs.keys()
-    sizes = {name: float((g - theirs[name]).abs().max() / theirs[name].abs().max()) for name, g in mine.items()}
+    sizes = {
+        name: float((g - theirs[name]).abs().max() / theirs[name].abs().max())
+        for name, g in mine.items()
+    }
     worst = max(sizes, key=sizes.get)
     print(f"{len(sizes)} parameters, worst {worst}: {sizes[worst]:.2g}")
     assert sizes[worst] < TOLERANCE, {n: s for n, s in sizes.items() if s >= TOLERANCE}
 
 
 def compare(reference: nn.Module, model: nn.Module, batch: Batch, part: str = "total") -> None:
-    pick = {"denoising": lambda d, e: d, "encoder": lambda d, e: e, "total": lambda d, e: d + e}[part]
+    pick = {"denoising": lambda d, e: d, "encoder": lambda d, e: e, "total": lambda d, e: d + e}[
+        part
+    ]
     expected = pick(*reference_losses(reference, batch))
     denoising, encoder = losses(model, batch)
     loss = pick(denoising.mean(), encoder.mean())
@@ -90,7 +108,9 @@ class Example:
 
 
 def mixed_batch(model) -> Batch:
-    """Rows of other lengths, other starts, noise levels, unlabelled tails; some told what the first pass believed."""
+    """Rows of other lengths, other starts, noise levels, unlabelled tails; some told what the first
+    pass believed.
+    """
     c = model.config
     sizes = [
         (5, 3 * c.canvas_length, True),
@@ -99,13 +119,23 @@ def mixed_batch(model) -> Batch:
         (9, 2 * c.canvas_length + 3, False),
     ]
     examples = [
-        Example(tokens((1, p), c.vocab_size, i)[0].tolist(), tokens((1, r), c.vocab_size, 10 + i)[0].tolist(), complete)
+        Example(
+            tokens((1, p), c.vocab_size, i)[0].tolist(),
+            tokens((1, r), c.vocab_size, 10 + i)[0].tolist(),
+            complete,
+        )
         for i, (p, r, complete) in enumerate(sizes)
     ]
     batch = collate(
-        examples, range(len(examples)), canvas_length=c.canvas_length, vocab_size=c.vocab_size, eos=c.eos_token_id,
-        pad=c.pad_token_id, seed=3, epoch=0,
-    )  # fmt: skip
+        examples,
+        range(len(examples)),
+        canvas_length=c.canvas_length,
+        vocab_size=c.vocab_size,
+        eos=c.eos_token_id,
+        pad=c.pad_token_id,
+        seed=3,
+        epoch=0,
+    )
     assert batch.start.unique().numel() > 2 and batch.self_conditioned.unique().numel() == 2
     assert not bool(batch.labelled.all()) and not bool(batch.real.all())
     return batch
@@ -116,11 +146,15 @@ def batch_at_the_end(model, rows: int = 3) -> Batch:
     c, length = model.config, model.config.sliding_window + 6
     canvas = (rows, c.canvas_length)
     return Batch(
-        ids=tokens((rows, length), c.vocab_size), real=torch.ones(rows, length, dtype=torch.bool),
-        start=torch.full((rows,), length), clean=tokens(canvas, c.vocab_size, 1), noisy=tokens(canvas, c.vocab_size, 2),
-        labelled=torch.ones(canvas, dtype=torch.bool), t=torch.full((rows,), 0.5),
+        ids=tokens((rows, length), c.vocab_size),
+        real=torch.ones(rows, length, dtype=torch.bool),
+        start=torch.full((rows,), length),
+        clean=tokens(canvas, c.vocab_size, 1),
+        noisy=tokens(canvas, c.vocab_size, 2),
+        labelled=torch.ones(canvas, dtype=torch.bool),
+        t=torch.full((rows,), 0.5),
         self_conditioned=torch.tensor([True, False, True]),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -138,7 +172,9 @@ def test_canvases_anywhere_in_rows_of_other_lengths(pair, shape: str) -> None:
 
 @pytest.mark.parametrize("part", ["denoising", "encoder"])
 def test_each_loss_alone(pair, part: str) -> None:
-    """The denoising loss reaches what only the encoder computes, through the cache; the encoder's leaves the rest alone."""
+    """The denoising loss reaches what only the encoder computes, through the cache; the encoder's
+    leaves the rest alone.
+    """
     reference, model = pair("grouped_queries", calm=CALM)
     compare(reference, model, mixed_batch(model), part)
 
@@ -146,7 +182,9 @@ def test_each_loss_alone(pair, part: str) -> None:
 @pytest.mark.parametrize("experts", ["loop", "grouped"])
 @pytest.mark.parametrize("fused_norm", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_other_kernels_and_gradient_checkpointing(pair, experts: str, fused_norm: bool, checkpointing: bool) -> None:
+def test_other_kernels_and_gradient_checkpointing(
+    pair, experts: str, fused_norm: bool, checkpointing: bool
+) -> None:
     reference, model = pair("grouped_queries", calm=CALM)
     model.set_kernels(experts=experts, fused_norm=fused_norm)
     model.gradient_checkpointing = checkpointing
@@ -162,7 +200,9 @@ def detached_cache(patch: pytest.MonkeyPatch) -> None:
     def encode_hidden(self, *args):
         states, cache = right(self, *args)
         return states, replace(
-            cache, keys=tuple(k.detach() for k in cache.keys), values=tuple(v.detach() for v in cache.values)
+            cache,
+            keys=tuple(k.detach() for k in cache.keys),
+            values=tuple(v.detach() for v in cache.values),
         )
 
     patch.setattr(DiffusionGemma, "encode_hidden", encode_hidden)
@@ -178,17 +218,29 @@ def prefix_one_too_long(patch: pytest.MonkeyPatch) -> None:
 
 
 def padding_learns_from_its_lookup(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ScaledEmbedding, "forward", lambda self, ids: F.embedding(ids, self.weight) * self.scale())
+    patch.setattr(
+        ScaledEmbedding, "forward", lambda self, ids: F.embedding(ids, self.weight) * self.scale()
+    )
 
 
-MISTAKES = [detached_cache, first_pass_keeps_its_graph, prefix_one_too_long, padding_learns_from_its_lookup]
+MISTAKES = [
+    detached_cache,
+    first_pass_keeps_its_graph,
+    prefix_one_too_long,
+    padding_learns_from_its_lookup,
+]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda f: f.__name__)
 def test_a_mistake_moves_the_gradients(pair, monkeypatch, mistake) -> None:
     reference, model = pair("grouped_queries", calm=CALM)
     batch = mixed_batch(model)
-    batch = replace(batch, noisy=batch.noisy.masked_fill(torch.arange(batch.noisy.shape[1]) == 2, model.config.pad_token_id))
+    batch = replace(
+        batch,
+        noisy=batch.noisy.masked_fill(
+            torch.arange(batch.noisy.shape[1]) == 2, model.config.pad_token_id
+        ),
+    )
     theirs = gradients(reference, sum(reference_losses(reference, batch)))
     mistake(monkeypatch)
     mine = gradients(model, sum(loss.mean() for loss in losses(model, batch)))

@@ -1,4 +1,6 @@
-"""The loader holds one copy of the weights and no more than two shards beside it, whatever the number of shards."""
+"""The loader holds one copy of the weights and no more than two shards beside it, whatever the
+number of shards.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,25 @@ from diffgemma_lite import Config, DiffusionGemma
 MB = 2**20
 # 170 MB of weights in a dozen shards
 SIZES = dict(
-    vocab_size=4096, hidden_size=512, intermediate_size=512, num_hidden_layers=12, num_experts=4, moe_intermediate_size=384,
-    head_dim=64, global_head_dim=64, canvas_length=8,
-)  # fmt: skip
+    vocab_size=4096,
+    hidden_size=512,
+    intermediate_size=512,
+    num_hidden_layers=12,
+    num_experts=4,
+    moe_intermediate_size=384,
+    head_dim=64,
+    global_head_dim=64,
+    canvas_length=8,
+)
 SHARD = 12 * MB
-RUNS = 3  # what the allocator keeps aside differs from run to run and only adds: the least is the loader's
+# what the allocator keeps aside differs from run to run and only adds: the least is the loader's
+RUNS = 3
 
 # One arena for glibc and one thread, so that freed memory is used again
 ONE_ARENA = os.environ | {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
 
-# Runs by itself, so that the peak is the loader's. Writing 5 to clear_refs sets the peak back to what is held now.
+# Runs by itself, so that the peak is the loader's. Writing 5 to clear_refs sets the peak back to
+# what is held now.
 MEASURE = """
 import json, sys
 import torch
@@ -55,7 +66,9 @@ print(json.dumps({"ours": ours, "naive": naive, "weights": weights}))
 
 
 def write_shards(model: DiffusionGemma, folder: Path) -> list[Path]:
-    """Save the model and cut its file into shards with an index, as Transformers names them. Returns the shards."""
+    """Save the model and cut its file into shards with an index, as Transformers names them.
+    Returns the shards.
+    """
     from safetensors.torch import load_file, save_file
 
     model.save_pretrained(folder)
@@ -69,13 +82,18 @@ def write_shards(model: DiffusionGemma, folder: Path) -> list[Path]:
     names = [f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors" for i in range(len(groups))]
     for name, group in zip(names, groups, strict=True):
         save_file(group, folder / name)
-    index = {"weight_map": {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}}
+    index = {
+        "weight_map": {
+            tensor: name for name, group in zip(names, groups, strict=True) for tensor in group
+        }
+    }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return [folder / name for name in names]
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="the peak of one stretch of work is read from Linux's /proc"
+    not Path("/proc/self/clear_refs").exists(),
+    reason="the peak of one stretch of work is read from Linux's /proc",
 )
 def test_the_loaders_memory_is_the_weights_and_two_shards(tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -84,13 +102,25 @@ def test_the_loaders_memory_is_the_weights_and_two_shards(tmp_path: Path) -> Non
     command = [sys.executable, "-c", MEASURE, str(tmp_path), *map(str, shards)]
     largest = max(shard.stat().st_size for shard in shards)
     for _ in range(RUNS):
-        run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2], env=ONE_ARENA)
+        run = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parents[2],
+            env=ONE_ARENA,
+        )
         assert run.returncode == 0, run.stderr
         seen = json.loads(run.stdout)
         limit = seen["weights"] + 2 * largest
-        print(f"{len(shards)} shards of at most {largest / MB:.1f} MB:", {k: f"{v / MB:.1f} MB" for k, v in seen.items()})
+        print(
+            f"{len(shards)} shards of at most {largest / MB:.1f} MB:",
+            {k: f"{v / MB:.1f} MB" for k, v in seen.items()},
+        )
         assert len(shards) > 10 and limit < 1.3 * seen["weights"]
-        assert seen["naive"] > limit, "the measurement would not see a loader that holds everything twice"
+        assert seen["naive"] > limit, (
+            "the measurement would not see a loader that holds everything twice"
+        )
         if seen["ours"] < limit:
             break
     assert seen["ours"] < limit

@@ -1,7 +1,9 @@
-"""Would the comparison see an error? Each mutation below is a mistake some port has made; each must move the logits.
+"""Would the comparison see an error? Each mutation below is a mistake some port has made; each must
+move the logits.
 
-The model is ours with equal weights; the mistake is patched in; the size printed is the largest difference of a logit from
-the reference's. The floor is far below what was measured and far above the tolerance of the other tests.
+The model is ours with equal weights; the mistake is patched in; the size printed is the largest
+difference of a logit from the reference's. The floor is far below what was measured and far above
+the tolerance of the other tests.
 """
 
 from __future__ import annotations
@@ -47,15 +49,19 @@ LENGTH = 37  # two windows of 16 and a bit
 def inputs(model: DiffusionGemma) -> dict[str, Tensor]:
     c, rows = model.config, len(PADS)
     return {
-        "ids": tokens((rows, LENGTH), c.vocab_size), "mask": left_padding(LENGTH, PADS),
+        "ids": tokens((rows, LENGTH), c.vocab_size),
+        "mask": left_padding(LENGTH, PADS),
         "canvas": tokens((rows, c.canvas_length), c.vocab_size, 1),
-        "belief": wide_logits((rows, c.canvas_length, c.vocab_size)), "some": torch.tensor([True, False, True]),
-    }  # fmt: skip
+        "belief": wide_logits((rows, c.canvas_length, c.vocab_size)),
+        "some": torch.tensor([True, False, True]),
+    }
 
 
 @torch.no_grad()
 def both_logits(reference, model: DiffusionGemma) -> tuple[Tensor, Callable[[], Tensor]]:
-    """(the reference's logits, a function that computes ours), each with and without self-conditioning."""
+    """(the reference's logits, a function that computes ours), each with and without
+    self-conditioning.
+    """
     x = inputs(model)
     _, cache = reference_encode(reference, x["ids"], x["mask"])
     first = reference_decode(reference, x["canvas"], cache, x["mask"])[1]
@@ -64,7 +70,9 @@ def both_logits(reference, model: DiffusionGemma) -> tuple[Tensor, Callable[[], 
     @torch.no_grad()
     def run() -> Tensor:
         own = model.encode(x["ids"], x["mask"])
-        return torch.stack([model.decode(x["canvas"], own), model.decode(x["canvas"], own, x["belief"], x["some"])])
+        return torch.stack(
+            [model.decode(x["canvas"], own), model.decode(x["canvas"], own, x["belief"], x["some"])]
+        )
 
     return torch.stack([first, second]), run
 
@@ -94,7 +102,8 @@ MUTATIONS: dict[str, tuple[Mistake, float]] = {
     "norm epsilon 1e-5": (eps(1e-5), 1e-4),
     "per-expert scale ignored": (ones_in("per_expert_scale"), 1.0),
     "router scale ignored": (ones_in("scale"), 1.0),
-    "router weights not renormalised": (router_weights_not_renormalised, 1e-4),  # a norm follows: only its epsilon sees this
+    # a norm follows: only its epsilon sees this
+    "router weights not renormalised": (router_weights_not_renormalised, 1e-4),
     "experts and dense MLP swap their norms": (swapped("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 1.0),
     "and the norms after them": (swapped("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"), 1.0),
     "scores divided by sqrt(Hd)": (scores_divided, 1.0),

@@ -1,4 +1,6 @@
-"""NVFP4 on a GPU that multiplies it: the layout of the scales against torchao, the product against the simulation."""
+"""NVFP4 on a GPU that multiplies it: the layout of the scales against torchao, the product against
+the simulation.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,26 @@ def test_block_scales_lie_as_torchao_lays_them(shape):
 
     scales = quantize(torch.randn(shape, generator=generator())).block_scale
     theirs = to_blocked(scales.view(torch.uint8)).flatten()
-    assert torch.equal(tiled(scales).view(torch.uint8), theirs) and tiled(scales).dtype == torch.float8_e4m3fn
+    assert (
+        torch.equal(tiled(scales).view(torch.uint8), theirs)
+        and tiled(scales).dtype == torch.float8_e4m3fn
+    )
 
 
 @pytest.mark.parametrize(("rows", "width", "out"), [(150, 256, 128), (1, 32, 16), (130, 96, 48)])
 def test_torch_takes_these_tensors(rows, width, out, unchecked):
-    """torch's own check of dtypes, shapes, strides and number of scales, run as on a GPU; it computes nothing."""
+    """torch's own check of dtypes, shapes, strides and number of scales, run as on a GPU; it
+    computes nothing.
+    """
     x, w = (quantize(torch.randn(n, width, generator=generator())) for n in (rows, out))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         q, v = (on_fake_gpu(mode, t) for t in (x, w))
         product = scaled_product(q, v)
-        assert product.shape == (rows, out) and product.dtype == torch.bfloat16 and product.device.type == "cuda"
+        assert (
+            product.shape == (rows, out)
+            and product.dtype == torch.bfloat16
+            and product.device.type == "cuda"
+        )
         with pytest.raises(RuntimeError, match="scale"):
             scaled_product(q, replace(v, block_scale=v.block_scale.repeat(9, 1)))
 
@@ -41,11 +52,15 @@ def test_torch_takes_these_tensors(rows, width, out, unchecked):
 def on_fake_gpu(mode, t: NVFP4Tensor) -> NVFP4Tensor:
     named = ("packed", "block_scale", "tensor_scale")
     fakes = {name: mode.from_tensor(getattr(t, name).clone()) for name in named}
-    return replace(t, **{name: torch.empty_like(fake, device="cuda") for name, fake in fakes.items()})
+    return replace(
+        t, **{name: torch.empty_like(fake, device="cuda") for name, fake in fakes.items()}
+    )
 
 
 def untiled(flat: torch.Tensor, rows: int, blocks: int) -> torch.Tensor:
-    """What the hardware reads at (row, block), by the address in cuBLAS's documentation, one at a time."""
+    """What the hardware reads at (row, block), by the address in cuBLAS's documentation, one at a
+    time.
+    """
     across = -(-blocks // 4)
     found = torch.empty(rows, blocks)
     for r in range(rows):
@@ -56,7 +71,9 @@ def untiled(flat: torch.Tensor, rows: int, blocks: int) -> torch.Tensor:
 
 
 def emulated(a, b, scale_a, scale_b, *, out_dtype):
-    """`torch._scaled_mm` in plain float64: unpack, scale each block by what stands at its address, sum."""
+    """`torch._scaled_mm` in plain float64: unpack, scale each block by what stands at its address,
+    sum.
+    """
 
     def values(packed: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
         raw = packed.view(torch.uint8)
@@ -79,11 +96,15 @@ def test_what_is_around_the_product_agrees_with_the_simulation(monkeypatch):
     native = native_linear(x, quantize(layer.weight.detach()), scale)
     assert native.shape == simulated.shape and native.dtype == x.dtype
     worst = float((native - simulated).abs().max() / simulated.abs().max())
-    print(f"emulated product against simulation: largest difference {worst:.1e} of the largest output")
+    print(
+        f"emulated product against simulation: largest difference {worst:.1e} of the largest output"
+    )
     assert worst < 2**-8  # the product is rounded to bfloat16
 
 
-@pytest.mark.skipif(not has_native_nvfp4(DEVICE), reason="no GPU that multiplies NVFP4 (capability 10.0)")
+@pytest.mark.skipif(
+    not has_native_nvfp4(DEVICE), reason="no GPU that multiplies NVFP4 (capability 10.0)"
+)
 def test_the_hardware_agrees_with_the_simulation():
     layer = nn.Linear(256, 128, bias=False, device=DEVICE)
     x = torch.randn(3, 50, 256, device=DEVICE, dtype=torch.bfloat16)

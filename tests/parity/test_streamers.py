@@ -1,4 +1,6 @@
-"""The streamer protocol: Transformers' streamers work with our `generate`, and hear what the reference would tell them."""
+"""The streamer protocol: Transformers' streamers work with our `generate`, and hear what the
+reference would tell them.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,27 @@ def test_a_streamer_hears_the_same_from_both(pair, takes_logits: bool) -> None:
     theirs, mine = Ear(takes_logits), Ear(takes_logits)
     torch.manual_seed(0)
     reference.generate(
-        ids, attention_mask=mask, max_new_tokens=16, max_denoising_steps=4, confidence_threshold=0.3, streamer=theirs,
-        sampler_config=EntropyBoundSamplerConfig(entropy_bound=0.3), eos_token_id=[9, 31, 77], pad_token_id=0,
-    )  # fmt: skip
-    generate(model, ids, SAMPLER, attention_mask=mask, max_new_tokens=16, eos_token_id=[9, 31, 77], pad_token_id=0,
-             streamer=mine, generator=torch.Generator().manual_seed(0))  # fmt: skip
+        ids,
+        attention_mask=mask,
+        max_new_tokens=16,
+        max_denoising_steps=4,
+        confidence_threshold=0.3,
+        streamer=theirs,
+        sampler_config=EntropyBoundSamplerConfig(entropy_bound=0.3),
+        eos_token_id=[9, 31, 77],
+        pad_token_id=0,
+    )
+    generate(
+        model,
+        ids,
+        SAMPLER,
+        attention_mask=mask,
+        max_new_tokens=16,
+        eos_token_id=[9, 31, 77],
+        pad_token_id=0,
+        streamer=mine,
+        generator=torch.Generator().manual_seed(0),
+    )
     assert [name for name, _ in mine.heard] == [name for name, _ in theirs.heard]
     assert {"put", "draft", "end"} == {name for name, _ in mine.heard}
     for (name, a), (_, b) in zip(mine.heard, theirs.heard, strict=True):
@@ -63,9 +81,21 @@ def test_transformers_streamers_print_what_was_written(pair, capsys, streamer_cl
     _, model = pair(TWO_LAYERS)
     ids = tokens((1, 20), model.config.vocab_size - 1)
     streamer = streamer_class(Words(), skip_prompt=True, skip_special_tokens=True)
-    out = generate(model, ids, SAMPLER, max_new_tokens=16, streamer=streamer, generator=torch.Generator().manual_seed(0))
+    out = generate(
+        model,
+        ids,
+        SAMPLER,
+        max_new_tokens=16,
+        streamer=streamer,
+        generator=torch.Generator().manual_seed(0),
+    )
     printed = capsys.readouterr().out
     drafts = printed.count("\033[33m")
-    assert drafts == (sum(canvas[0] for canvas in out.steps) if streamer_class is TextDiffusionStreamer else 0)
-    final = "".join(part.partition("\0338\033[J")[2] if i else part for i, part in enumerate(printed.split("\0337")))
+    assert drafts == (
+        sum(canvas[0] for canvas in out.steps) if streamer_class is TextDiffusionStreamer else 0
+    )
+    final = "".join(
+        part.partition("\0338\033[J")[2] if i else part
+        for i, part in enumerate(printed.split("\0337"))
+    )
     assert final.split() == Words().decode(out.tokens[0], skip_special_tokens=True).split()

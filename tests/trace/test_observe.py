@@ -24,10 +24,15 @@ def padded():
 
 @torch.no_grad()
 def test_weights_times_values_are_the_layers_output(model):
-    """The written-out weights give the fused kernel's result on every layer, causal and bidirectional, with padding."""
+    """The written-out weights give the fused kernel's result on every layer, causal and
+    bidirectional, with padding.
+    """
     ids, mask = padded()
     caught = []
-    hooks = [b.self_attn.register_forward_hook(lambda m, i, o: caught.append((m, i, o))) for b in model.layers]
+    hooks = [
+        b.self_attn.register_forward_hook(lambda m, i, o: caught.append((m, i, o)))
+        for b in model.layers
+    ]
     model.decode(torch.randint(0, 97, (2, 8)), model.encode(ids, mask))
     model.encode(ids)
     [h.remove() for h in hooks]
@@ -55,7 +60,9 @@ def test_routing_is_the_routers_and_numbers_do_not_change(model):
     for index, probs in zip(seen.expert_index, seen.expert_probs, strict=True):
         assert index.shape == (16, k) and torch.equal(index, probs.topk(k, -1).indices)
     w = model.config.sliding_window
-    assert seen.first_key == [13 - (w - 1) if model.config.is_sliding(i) else 0 for i in range(layers)]
+    assert seen.first_key == [
+        13 - (w - 1) if model.config.is_sliding(i) else 0 for i in range(layers)
+    ]
     for weights, first in zip(seen.attention, seen.first_key, strict=True):
         assert weights.shape == (2, 4, 8, 13 + 8 - first)
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 8))

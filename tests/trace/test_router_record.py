@@ -1,4 +1,6 @@
-"""A routing record is what the router did: recomputed from its weights, counted by loops, kept by a file."""
+"""A routing record is what the router did: recomputed from its weights, counted by loops, kept by a
+file.
+"""
 
 import json
 
@@ -21,7 +23,10 @@ def passes(model):
     with torch.no_grad():
         cache, canvas = model.encode(random_ids(B, 11)), random_ids(B, C, seed=5)
         belief, inputs = torch.randn(B, C, V, generator=torch.Generator().manual_seed(1)) * 4, []
-        hooks = [b.router.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for b in model.layers]
+        hooks = [
+            b.router.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+            for b in model.layers
+        ]
         model.decode(canvas, cache, belief)
         [h.remove() for h in hooks]
     return cache, canvas, belief, inputs
@@ -36,7 +41,11 @@ def test_experts_weights_and_probabilities_are_the_routers(model, passes, row):
         for p in range(C):
             router, own = block.router, x.view(B, C, -1)[row, p]
             normed = own / (own.pow(2).mean() + model.config.rms_norm_eps).sqrt()
-            probs = (router.proj.weight @ (normed * router.scale) * len(own) ** -0.5).softmax(-1).detach()
+            probs = (
+                (router.proj.weight @ (normed * router.scale) * len(own) ** -0.5)
+                .softmax(-1)
+                .detach()
+            )
             best = sorted(range(6), key=lambda e: -float(probs[e]))[:2]
             assert record.index[layer, p].tolist() == best
             assert np.allclose(record.probs[layer, p], probs[best], atol=1e-5)
@@ -53,7 +62,9 @@ def test_counts_are_those_of_a_loop(model, passes):
             seen |= set(record.index[layer, p].tolist())
             assert record.distinct[layer, p] == len(seen)
             assert record.uniform[p] == pytest.approx(6 * (1 - (1 - 2 / 6) ** (p + 1)))
-        assert record.expert_load[layer].tolist() == [int((record.index[layer] == e).sum()) for e in range(6)]
+        assert record.expert_load[layer].tolist() == [
+            int((record.index[layer] == e).sum()) for e in range(6)
+        ]
     assert record.expert_load.shape == (4, 6) and (record.expert_load.sum(-1) == C * 2).all()
     assert record.even_share == pytest.approx(record.expert_load.mean())
 
@@ -62,7 +73,9 @@ def test_recording_is_pure(model, passes):
     cache, canvas, belief, _ = passes
     before = canvas.clone()
     first, again = (routing_record(model, canvas, cache, belief) for _ in range(2))
-    assert all(np.array_equal(getattr(first, n), getattr(again, n)) for n in ("index", "weights", "probs"))
+    assert all(
+        np.array_equal(getattr(first, n), getattr(again, n)) for n in ("index", "weights", "probs")
+    )
     assert torch.equal(canvas, before) and not model.layers[0]._forward_pre_hooks
     other = routing_record(model, canvas, cache)  # without self-conditioning it is another pass
     assert not np.array_equal(first.weights, other.weights)
@@ -73,7 +86,9 @@ def test_texts_may_be_a_function_or_a_mapping(model, passes):
     ids = sorted({int(i) for i in canvas[0]})
     assert routing_record(model, canvas, cache).texts == {}
     by_function = routing_record(model, canvas, cache, texts=lambda i: f"w{i}").texts
-    assert by_function == routing_record(model, canvas, cache, texts={i: f"w{i}" for i in ids}).texts
+    assert (
+        by_function == routing_record(model, canvas, cache, texts={i: f"w{i}" for i in ids}).texts
+    )
     assert by_function == {i: f"w{i}" for i in ids}
 
 

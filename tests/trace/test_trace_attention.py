@@ -1,4 +1,6 @@
-"""What a trace says about attention is what the pass did: recomputed from `observe`, and from nothing when not asked for."""
+"""What a trace says about attention is what the pass did: recomputed from `observe`, and from
+nothing when not asked for.
+"""
 
 import json
 
@@ -48,17 +50,26 @@ def test_the_largest_weights_of_each_layer_by_the_rows_own_positions():
 def test_no_more_positions_than_the_smallest_layer_and_row_sees():
     seen = seen_by([torch.rand(2, 1, 2, 6), torch.rand(2, 1, 2, 3)], [0, 3])
     assert most_attended(seen, 4)[0].shape[-1] == 3
-    assert most_attended(seen, 4, torch.tensor([0, 4]))[0].shape[-1] == 2  # row 1 sees keys 4 and 5 only
+    # row 1 sees keys 4 and 5 only
+    assert most_attended(seen, 4, torch.tensor([0, 4]))[0].shape[-1] == 2
 
 
 def test_every_step_and_canvas_of_a_trace_equals_what_observe_sees(model):
-    """Two rows, one padded, two canvases: the recorded passes are run again from the trace and watched."""
+    """Two rows, one padded, two canvases: the recorded passes are run again from the trace and
+    watched.
+    """
     (ids, mask), settings = left_padded(), sampler()
     steps = []
     out = generate(
-        model, ids, settings, attention_mask=mask, max_new_tokens=2 * C, generator=generator(), trace="attention",
+        model,
+        ids,
+        settings,
+        attention_mask=mask,
+        max_new_tokens=2 * C,
+        generator=generator(),
+        trace="attention",
         on_step=lambda step: steps.append(step),
-    )  # fmt: skip
+    )
     layers, padding, n = len(model.layers), torch.tensor([0, 9]), settings.max_denoising_steps
     cache, fresh = None, ids
     for k, canvas in enumerate(out.trace.canvases):
@@ -77,14 +88,16 @@ def test_every_step_and_canvas_of_a_trace_equals_what_observe_sees(model):
     last = out.trace.canvases[1].attended
     assert last.min() >= 0 and (last < length + 2 * C).all()
     for layer in range(layers):
-        if model.config.is_sliding(layer):  # prompt, canvas, and of both only the last W - 1 before this canvas
+        # prompt, canvas, and of both only the last W - 1 before this canvas
+        if model.config.is_sliding(layer):
             assert (last[:, :, :, layer] >= (length[..., 0] + C - (W - 1))).all()
 
 
 def test_recording_attention_changes_nothing_else(model):
     ids = random_ids(1, 6)
     runs = [
-        generate(model, ids, sampler(), max_new_tokens=C, generator=generator(), trace=t) for t in (False, True, "attention")
+        generate(model, ids, sampler(), max_new_tokens=C, generator=generator(), trace=t)
+        for t in (False, True, "attention")
     ]
     assert runs[0].trace is None and all(torch.equal(r.tokens, runs[0].tokens) for r in runs)
     plain, watched = runs[1].trace.canvases[0], runs[2].trace.canvases[0]
@@ -94,7 +107,14 @@ def test_recording_attention_changes_nothing_else(model):
 
 
 def test_json_keeps_attention_and_older_files_have_none(model, tmp_path):
-    trace = generate(model, random_ids(1, 6), sampler(), max_new_tokens=C, generator=generator(), trace="attention").trace
+    trace = generate(
+        model,
+        random_ids(1, 6),
+        sampler(),
+        max_new_tokens=C,
+        generator=generator(),
+        trace="attention",
+    ).trace
     back = Trace.load(trace.save(tmp_path / "trace.json")).canvases[0]
     canvas = trace.canvases[0]
     assert np.array_equal(back.attended, canvas.attended) and back.attended.dtype == np.int64

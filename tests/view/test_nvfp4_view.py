@@ -1,4 +1,6 @@
-"""What the NVFP4 views are given and what they show without a script: the numbers of `quantize`, and nothing else."""
+"""What the NVFP4 views are given and what they show without a script: the numbers of `quantize`,
+and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,15 @@ def test_a_larger_outlier_takes_the_codes_from_its_neighbours():
     assert zeros[0] <= 4 and zeros[-1] == 15 and record.frames[-1].neighbours == 1.0
     assert record.frames[0].neighbours < 0.2
     for f, factor in zip(record.frames, FACTORS, strict=True):
-        assert f.weights[record.outlier] == pytest.approx(factor * float(W[3, 16 + record.outlier]), rel=1e-6)
+        assert f.weights[record.outlier] == pytest.approx(
+            factor * float(W[3, 16 + record.outlier]), rel=1e-6
+        )
     assert outlier_frames(W, "x", place=5).outlier == 5
 
 
-@pytest.mark.parametrize("record", [block_map(W, "some weight"), outlier_frames(W, "some weight", row=2, block=3)])
+@pytest.mark.parametrize(
+    "record", [block_map(W, "some weight"), outlier_frames(W, "some weight", row=2, block=3)]
+)
 def test_the_static_part_has_the_numbers_and_no_script_is_needed_for_them(record):
     view = block_view(record, title="A <b>title</b>", note="a note")
     reader = Reader(view.html)
@@ -65,7 +71,9 @@ def test_the_static_part_has_the_numbers_and_no_script_is_needed_for_them(record
 def test_the_module_is_short_and_fetches_nothing():
     source = (HERE / "nvfp4.js").read_text(encoding="utf-8")
     assert len(source.splitlines()) < 300
-    assert not re.search(r"https?://|fetch\(|XMLHttpRequest|innerHTML|insertAdjacentHTML|document\.write", source)
+    assert not re.search(
+        r"https?://|fetch\(|XMLHttpRequest|innerHTML|insertAdjacentHTML|document\.write", source
+    )
     assert ".nvfp4 .map" in module_text("nvfp4")
 
 

@@ -1,4 +1,6 @@
-"""The roofline: its points are the cost model's, its sliders never undo each other, and it is complete without script."""
+"""The roofline: its points are the cost model's, its sliders never undo each other, and it is
+complete without script.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,33 @@ CPU = Hardware("a <CPU>", Sourced(2e10, "measured here"), {"fp32": Sourced(1e11,
 
 @pytest.fixture(scope="module")
 def shown():
-    return roofline(SMALL, hardware=("H100", "L4"), measured=(CPU,), prefix=300, canvases=CANVASES, batches=BATCHES,
-                    precisions=NAMES, canvas=64, batch=4, skew=0.8)  # fmt: skip
+    return roofline(
+        SMALL,
+        hardware=("H100", "L4"),
+        measured=(CPU,),
+        prefix=300,
+        canvases=CANVASES,
+        batches=BATCHES,
+        precisions=NAMES,
+        canvas=64,
+        batch=4,
+        skew=0.8,
+    )
 
 
 def test_points_are_what_the_cost_model_says(shown):
     assert set(shown.points) == set(itertools.product(NAMES, (1, *CANVASES), BATCHES))
     for (name, queries, batch), p in shown.points.items():
         kind = PRECISIONS[name]
-        ops = step_cost(SMALL, prefix=300, queries=queries, batch=batch, mode="autoregressive" if queries == 1 else "canvas",
-                        weight_bytes=kind.weight_bytes,
-                        experts=distinct_experts(SMALL, batch * queries, 0.8, texts=batch))  # fmt: skip
+        ops = step_cost(
+            SMALL,
+            prefix=300,
+            queries=queries,
+            batch=batch,
+            mode="autoregressive" if queries == 1 else "canvas",
+            weight_bytes=kind.weight_bytes,
+            experts=distinct_experts(SMALL, batch * queries, 0.8, texts=batch),
+        )
         assert p.flops == pytest.approx(sum(op.flops for op in ops))
         assert p.bytes == pytest.approx(sum(op.bytes_weights + op.bytes_kv for op in ops))
         assert p.seconds == pytest.approx(floor(ops, HARDWARE["H100"], kind.dtype))
@@ -54,7 +72,9 @@ def test_a_canvas_and_a_batch_move_a_step_to_the_right(shown):
 
 
 def state_after(figure, choices: dict[str, int]) -> list:
-    """The traces after each slider was moved to a step, in the order given: what plotly's restyle does, in Python."""
+    """The traces after each slider was moved to a step, in the order given: what plotly's restyle
+    does, in Python.
+    """
     traces = [dict(t.to_plotly_json()) for t in figure.data]
     sliders = {s.currentvalue.prefix.removesuffix(": "): s for s in figure.layout.sliders}
     for name, step in choices.items():
@@ -91,18 +111,26 @@ def test_the_sliders_start_where_the_figure_is(shown):
     assert start == {"canvas": CANVASES.index(64), "batch": BATCHES.index(4), "precision": 0}
     before = [dict(t.to_plotly_json()) for t in figure.data]
     for a, b in zip(before, state_after(figure, start), strict=True):
-        assert all(list(a[k]) == list(b[k]) if k in ("x", "y", "text", "selectedpoints") else a[k] == b[k] for k in b)
+        assert all(
+            list(a[k]) == list(b[k]) if k in ("x", "y", "text", "selectedpoints") else a[k] == b[k]
+            for k in b
+        )
 
 
 def test_roofs_measured_and_published(shown):
     roofs = {t.name: t for t in shown.figure().data if t.selectedpoints is None}
     assert set(roofs) == {"H100 bf16", "H100 fp8", "L4 bf16", "L4 fp8", "a <CPU> fp32 measured"}
-    assert roofs["a <CPU> fp32 measured"].line.dash == "dash" and roofs["H100 bf16"].line.dash == "solid"
+    assert (
+        roofs["a <CPU> fp32 measured"].line.dash == "dash"
+        and roofs["H100 bf16"].line.dash == "solid"
+    )
     line = roofs["H100 fp8"]
     assert line.y[-1] == HARDWARE["H100"].peak("fp8") and line.x[1] == HARDWARE["H100"].ridge("fp8")
     assert line.y[0] / line.x[0] == pytest.approx(HARDWARE["H100"].bandwidth.value)
     assert HARDWARE["H100"].bandwidth.source in line.text[0]
-    only_slope = roofline(SMALL, hardware=["H100", "Apple M4 Pro"], canvases=(64,), batches=(1,), canvas=64).figure()
+    only_slope = roofline(
+        SMALL, hardware=["H100", "Apple M4 Pro"], canvases=(64,), batches=(1,), canvas=64
+    ).figure()
     assert [len(t.x) for t in only_slope.data if t.name == "Apple M4 Pro bandwidth"] == [2]
 
 
@@ -110,8 +138,18 @@ def test_one_output_has_the_view_and_the_tables(shown):
     bundle = shown._repr_mimebundle_()
     assert set(bundle) == {"text/html", "text/plain"}
     assert len(json.dumps(bundle).encode()) < 100_000
-    again = roofline(SMALL, hardware=("H100", "L4"), measured=(CPU,), prefix=300, canvases=CANVASES, batches=BATCHES,
-                     precisions=NAMES, canvas=64, batch=4, skew=0.8)  # fmt: skip
+    again = roofline(
+        SMALL,
+        hardware=("H100", "L4"),
+        measured=(CPU,),
+        prefix=300,
+        canvases=CANVASES,
+        batches=BATCHES,
+        precisions=NAMES,
+        canvas=64,
+        batch=4,
+        skew=0.8,
+    )
     assert json.dumps(again._repr_mimebundle_()) == json.dumps(bundle)  # no random id
     assert shown.tables()._repr_html_() in bundle["text/html"]
     assert repr(shown) == bundle["text/plain"] and "H100" in repr(shown)
@@ -123,7 +161,11 @@ def test_the_module_gets_every_point_and_roof(shown):
     for (name, queries, batch), p in shown.points.items():
         told = data["points"][f"{name} {queries} {batch}"]
         assert (told["x"], told["y"]) == pytest.approx((p.intensity, p.rate), rel=1e-5)
-        assert (told["bytes"], told["flops"], told["seconds"]) == (si(p.bytes, "B"), si(p.flops, "FLOP"), si(p.seconds, "s"))
+        assert (told["bytes"], told["flops"], told["seconds"]) == (
+            si(p.bytes, "B"),
+            si(p.flops, "FLOP"),
+            si(p.seconds, "s"),
+        )
         assert [row[0] for row in told["parts"]] == [part for part, *_ in p.parts]
     low, high = data["heights"]
     for roof in data["roofs"]:
@@ -139,25 +181,41 @@ def test_the_module_gets_every_point_and_roof(shown):
 def test_without_script_every_step_and_source_is_in_the_tables(shown):
     markup = shown.tables()._repr_html_()
     tags = set(re.findall(r"<(\w+)", markup))
-    assert tags == {"div", "img", "p", "b", "table", "tr", "th", "td", "details", "summary"}  # what a sanitizer keeps
+    # what a sanitizer keeps
+    assert tags == {"div", "img", "p", "b", "table", "tr", "th", "td", "details", "summary"}
     assert "http" not in re.sub(r'src="data:[^"]*"', "", markup)
     for p in shown.points.values():
-        assert f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, {si(p.seconds, 's')}" in markup
+        assert (
+            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, {si(p.seconds, 's')}"
+            in markup
+        )
     for part, moved, flops, seconds in shown.points["BF16", 64, 4].parts:
-        assert f"<td>{si(moved, 'B')}</td><td>{si(flops, 'FLOP')}</td><td>{si(seconds, 's')}</td>" in markup, part
+        assert (
+            f"<td>{si(moved, 'B')}</td><td>{si(flops, 'FLOP')}</td><td>{si(seconds, 's')}</td>"
+            in markup
+        ), part
     assert "a &lt;CPU&gt; (measured)" in markup and "<CPU>" not in markup
     assert HARDWARE["L4"].peaks["fp8"].source in markup
 
 
 def test_the_picture_is_an_image_inside_its_frame(shown):
     markup = shown._repr_mimebundle_()["text/html"]
-    svg = base64.b64decode(re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', markup)[1]).decode()
+    svg = base64.b64decode(
+        re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', markup)[1]
+    ).decode()
     root = ElementTree.fromstring(svg)
     name = "{http://www.w3.org/2000/svg}"
     _, _, wide, high = (float(v) for v in root.get("viewBox").split())
     circles = root.findall(f"{name}circle")
-    assert len(circles) == 2 * len(BATCHES) and len([c for c in circles if c.get("fill") != "none"]) == 2
-    lines = [pair.split(",") for line in root.findall(f"{name}polyline") for pair in line.get("points").split()]
+    assert (
+        len(circles) == 2 * len(BATCHES)
+        and len([c for c in circles if c.get("fill") != "none"]) == 2
+    )
+    lines = [
+        pair.split(",")
+        for line in root.findall(f"{name}polyline")
+        for pair in line.get("points").split()
+    ]
     for x, y in [(c.get("cx"), c.get("cy")) for c in circles] + lines:
         assert 0 <= float(x) <= wide and 0 <= float(y) <= high
     assert "a <CPU> fp32" in [t.text for t in root.findall(f"{name}text")]
@@ -171,7 +229,8 @@ def test_a_cpu_alone_shows_the_small_model_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [(0, "0 B"), (999, "999 B"), (1.5e9, "1.5 GB"), (2e-6, "2 µB"), (3e21, "3e+06 PB")]
+    ("value", "told"),
+    [(0, "0 B"), (999, "999 B"), (1.5e9, "1.5 GB"), (2e-6, "2 µB"), (3e21, "3e+06 PB")],
 )
 def test_units(value, told):
     assert si(value, "B") == told

@@ -1,4 +1,6 @@
-"""The router view outside a browser: under its size, equal for equal records, complete without script."""
+"""The router view outside a browser: under its size, equal for equal records, complete without
+script.
+"""
 
 import json
 import re
@@ -17,25 +19,45 @@ from diffgemma_lite.view.text import visible
 
 def tables(markup: str) -> list[list[list[str]]]:
     """The cells of each table, row by row, as text."""
-    rows = [re.findall(r"<tr>(.*?)</tr>", t, re.DOTALL) for t in re.findall(r"<table>(.*?)</table>", markup, re.DOTALL)]
-    return [[re.findall(r"<t[hd]>(.*?)</t[hd]>", row, re.DOTALL) for row in table] for table in rows]
+    rows = [
+        re.findall(r"<tr>(.*?)</tr>", t, re.DOTALL)
+        for t in re.findall(r"<table>(.*?)</table>", markup, re.DOTALL)
+    ]
+    return [
+        [re.findall(r"<t[hd]>(.*?)</t[hd]>", row, re.DOTALL) for row in table] for table in rows
+    ]
 
 
 def test_the_static_part_has_the_load_and_the_counts_of_every_layer():
     record = routed(5, 24, 8, 2)
     markup = static_part(record, "A title", "A note.")
     layers, growth, loads, positions = tables(markup)
-    assert set(Reader(markup).tags) <= {"p", "b", "img", "table", "tr", "th", "td", "details", "summary"}
+    assert set(Reader(markup).tags) <= {
+        "p",
+        "b",
+        "img",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "details",
+        "summary",
+    }
     for layer in range(5):
         load = [int((record.index[layer] == e).sum()) for e in range(8)]
         assert loads[layer + 1] == [f"{layer + 1}", *map(str, load)]
         row = layers[layer + 1]
-        assert row[1] == str(sum(n > 0 for n in load)) and row[3:5] == [str(load.index(max(load))), str(max(load))]
+        assert row[1] == str(sum(n > 0 for n in load)) and row[3:5] == [
+            str(load.index(max(load))),
+            str(max(load)),
+        ]
         assert row[5] == f"{max(load) / 6:.1f} times" and int(row[7]) == load.count(0)
     assert [row[0] for row in growth[1:]] == ["1", "2", "4", "8", "16", "24"]
     for n, uniform, *counts in growth[1:]:
         assert float(uniform) == pytest.approx(8 * (1 - (1 - 2 / 8) ** int(n)), abs=0.05)
-        assert counts == [str(len(set(record.index[layer, : int(n)].ravel()))) for layer in range(5)]
+        assert counts == [
+            str(len(set(record.index[layer, : int(n)].ravel()))) for layer in range(5)
+        ]
     shown = [int(words.split()[-1]) - 1 for words in positions[0][2:]]
     assert shown[0] == 0 and shown[-1] == 4 and len(shown) == 4
     for p in range(24):
@@ -60,17 +82,25 @@ def test_the_picture_is_dark_where_a_position_goes():
             expected[record.index[layer, p], p] = True
         assert ((shade > 0) == expected).all() and shade.shape == (8, 16)
         order = np.argsort(record.weights[layer].ravel())
-        shades = np.array([[shade[e, p] for e in record.index[layer, p]] for p in range(16)]).ravel()
+        shades = np.array(
+            [[shade[e, p] for e in record.index[layer, p]] for p in range(16)]
+        ).ravel()
         assert (np.diff(shades[order].astype(int)) >= 0).all()
 
 
 def test_the_published_size_fits_and_says_which_layers_are_kept():
     record = routed(30, 256, 128, 8)
     output = router_view(record)
-    assert len(json.dumps({"data": output._repr_mimebundle_()}, ensure_ascii=False).encode()) < 300_000
+    assert (
+        len(json.dumps({"data": output._repr_mimebundle_()}, ensure_ascii=False).encode()) < 300_000
+    )
     small = router_view(routed())
     kept = payload(record, "t", "", [0, 29])
-    assert "layers 1, 30" in kept["note"] and kept["index"]["s"] == [2, 256, 8] and kept["load"]["s"] == [30, 128]
+    assert (
+        "layers 1, 30" in kept["note"]
+        and kept["index"]["s"] == [2, 256, 8]
+        and kept["load"]["s"] == [30, 128]
+    )
     assert payload(routed(), "t", "", [0, 1, 2, 3])["note"] == "" and len(small.html) < 60_000
 
 
@@ -89,9 +119,17 @@ def test_equal_records_give_equal_bytes_and_the_output_passes_the_gate():
 
 def test_hostile_text_stays_text():
     title = "</title><script>window.pwned=1</script>"
-    hostile = Reader(router_view(routed(C=len(HOSTILE), texts=lambda i: HOSTILE[i]), title=title, note=title).html)
-    calm = Reader(router_view(routed(C=len(HOSTILE), texts=lambda i: f"w{i}"), title="calm", note="calm").html)
-    assert hostile.tags == calm.tags and not [a for a in hostile.attributes if a[1].startswith("on")]
+    hostile = Reader(
+        router_view(
+            routed(C=len(HOSTILE), texts=lambda i: HOSTILE[i]), title=title, note=title
+        ).html
+    )
+    calm = Reader(
+        router_view(routed(C=len(HOSTILE), texts=lambda i: f"w{i}"), title="calm", note="calm").html
+    )
+    assert hostile.tags == calm.tags and not [
+        a for a in hostile.attributes if a[1].startswith("on")
+    ]
 
 
 @pytest.mark.parametrize(("change", "named"), [({"record": 3}, "record"), ({"title": 3}, "title")])

@@ -1,4 +1,6 @@
-"""The views without a browser: text made visible, outputs equal byte for byte, under their size, complete without script."""
+"""The views without a browser: text made visible, outputs equal byte for byte, under their size,
+complete without script.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,24 @@ class Reader(HTMLParser):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (" a", "·a"), ("\n", "⏎"), ("\t", "⇥"), ("\u202eabc", "\\u202eabc"), ("\u200b", "\\u200b"), ("\x00", "\\u0000"),
-        ("\u0301", "◌\u0301"), ("e\u0301", "e\u0301"), ("\U000e0041", "\\u{e0041}"), ("\u3164", "\\u3164"),
-        ("\ufe0f", "\\ufe0f"), ("\ud800", "\\ud800"), ("<b>", "<b>"), ("", ""), ("\u00a0", "\\u00a0"), ("漢", "漢"),
+        (" a", "·a"),
+        ("\n", "⏎"),
+        ("\t", "⇥"),
+        ("\u202eabc", "\\u202eabc"),
+        ("\u200b", "\\u200b"),
+        ("\x00", "\\u0000"),
+        ("\u0301", "◌\u0301"),
+        ("e\u0301", "e\u0301"),
+        ("\U000e0041", "\\u{e0041}"),
+        ("\u3164", "\\u3164"),
+        ("\ufe0f", "\\ufe0f"),
+        ("\ud800", "\\ud800"),
+        ("<b>", "<b>"),
+        ("", ""),
+        ("\u00a0", "\\u00a0"),
+        ("漢", "漢"),
     ],
-)  # fmt: skip
+)
 def test_hidden_characters_are_written_out(text, shown):
     assert visible(text) == shown
 
@@ -65,7 +80,9 @@ def test_nothing_invisible_is_left(text):
 
 
 def test_python_and_the_browser_write_the_same_characters():
-    """The same function stands in text.py and data.js: every character of the basic plane, and the hostile strings."""
+    """The same function stands in text.py and data.js: every character of the basic plane, and the
+    hostile strings.
+    """
     if not _node():
         pytest.skip("node is missing; the browser test compares the hostile strings")
     strings = [chr(c) for c in range(0x10000) if unicodedata.category(chr(c)) != "Cn"] + HOSTILE
@@ -76,10 +93,19 @@ def test_python_and_the_browser_write_the_same_characters():
     )
     given = json.dumps(strings, ensure_ascii=True)
     done = subprocess.run(
-        ["node", "--input-type=module", "-e", script], input=given, capture_output=True, text=True, check=True
+        ["node", "--input-type=module", "-e", script],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    # a character that only one of the two Unicode versions knows may be a letter to one and a mark to the other
-    differ = [(s, visible(s), got) for s, got in zip(strings, json.loads(done.stdout), strict=True) if visible(s) != got]
+    # a character that only one of the two Unicode versions knows may be a letter to one and a mark
+    # to the other
+    differ = [
+        (s, visible(s), got)
+        for s, got in zip(strings, json.loads(done.stdout), strict=True)
+        if visible(s) != got
+    ]
     assert len(differ) < 40 and not [d for d in differ if d[0] in HOSTILE], differ[:5]
 
 
@@ -98,7 +124,9 @@ def test_equal_traces_give_equal_bytes_and_different_ones_different_ids():
 
 @pytest.mark.parametrize("vocabulary", [2048, 262144])
 def test_the_worst_case_fits(tmp_path, vocabulary):
-    """256 tokens, 48 steps, 5 candidates, nothing compressible: an output under 300 kB, a page under 400 kB."""
+    """256 tokens, 48 steps, 5 candidates, nothing compressible: an output under 300 kB, a page
+    under 400 kB.
+    """
     trace = worst_case(vocabulary)
     output = player(trace)
     as_committed = json.dumps({"data": output._repr_mimebundle_()}, ensure_ascii=False).encode()
@@ -115,7 +143,14 @@ def test_outputs_pass_the_gate_of_the_notebooks():
         return NotebookNode(output_type="display_data", data=bundle, metadata={})
 
     assert (
-        output_faults(output(player(simulate(48, 4, V=len(HOSTILE), texts=lambda i: HOSTILE[i]))._repr_mimebundle_())) == []
+        output_faults(
+            output(
+                player(
+                    simulate(48, 4, V=len(HOSTILE), texts=lambda i: HOSTILE[i])
+                )._repr_mimebundle_()
+            )
+        )
+        == []
     )
     bundle, _ = live_player(lambda s, f: None, trace=simulate(8, 3))._repr_mimebundle_()
     bundle.pop("application/vnd.jupyter.widget-view+json")  # what tidy takes away
@@ -124,15 +159,22 @@ def test_outputs_pass_the_gate_of_the_notebooks():
 
 def test_a_smaller_form_says_what_is_missing_and_a_full_one_does_not():
     trace = simulate(16, 4)
-    notes = [payload_of([trace], 0, "t", level)["traces"][0]["note"] for level in range(len(reductions(5)))]
+    notes = [
+        payload_of([trace], 0, "t", level)["traces"][0]["note"]
+        for level in range(len(reductions(5)))
+    ]
     assert notes[0] == ""
     assert all(notes[1:]) and len(set(notes)) == len(notes)
 
 
 def test_the_page_names_no_address(tmp_path):
-    text = player_html(simulate(24, 5, texts=lambda i: HOSTILE[i % len(HOSTILE)]), tmp_path / "p.html").read_text()
+    text = player_html(
+        simulate(24, 5, texts=lambda i: HOSTILE[i % len(HOSTILE)]), tmp_path / "p.html"
+    ).read_text()
     reader = Reader(text)
-    assert not [a for a in reader.attributes if a[1] in ("src", "href") and not a[2].startswith("data:")]
+    assert not [
+        a for a in reader.attributes if a[1] in ("src", "href") and not a[2].startswith("data:")
+    ]
     code = module_text().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?:|//[a-z]+\.|import\s*\(|fetch\(|@import|url\(", code)
 
@@ -142,7 +184,10 @@ def test_hostile_text_stays_text(tmp_path):
     trace = simulate(48, 4, V=len(HOSTILE), texts=lambda i: HOSTILE[i])
     calm = simulate(48, 4, V=len(HOSTILE), texts=lambda i: f"w{i}")
     title = "</title><script>window.pwned=1</script>"
-    hostile, plain = Reader(player(trace, title=title).html), Reader(player(calm, title="calm").html)
+    hostile, plain = (
+        Reader(player(trace, title=title).html),
+        Reader(player(calm, title="calm").html),
+    )
     assert hostile.tags == plain.tags
     assert not [a for a in hostile.attributes if a[1].startswith("on")]
     assert "<script>window.pwned=1</script>" in "".join(hostile.text)
@@ -155,7 +200,19 @@ def test_the_static_part_is_complete_and_uses_only_what_the_sanitizer_keeps():
     trace.tokens[0] = trace.tokens[0][:20]
     reader, canvas = Reader(static_part(trace, 0, "A title")), trace.canvases[0]
     text = "".join(reader.text)
-    assert set(reader.tags) <= {"p", "b", "img", "table", "tr", "th", "td", "code", "details", "summary", "pre"}
+    assert set(reader.tags) <= {
+        "p",
+        "b",
+        "img",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "code",
+        "details",
+        "summary",
+        "pre",
+    }
     assert all(mark in text for mark in "✓×Δ■=–") and "A title" in text
     for n in range(9):
         assert f"{n + 1}{canvas.temperature[n]:.3f}{canvas.mean_entropy[n, 0]:.4f}" in text
@@ -179,7 +236,9 @@ def test_the_picture_is_a_png_of_the_entropies():
         assert int.from_bytes(data[at + 8 + size : at + 12 + size]) == zlib.crc32(kind + body)
         chunks[kind], at = body, at + 12 + size
     width, height = int.from_bytes(chunks[b"IHDR"][:4]), int.from_bytes(chunks[b"IHDR"][4:8])
-    pixels = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, width + 1)[:, 1:]
+    pixels = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, width + 1)[
+        :, 1:
+    ]
     shades = pixels[::8, ::4]
     expected = np.rint(np.sqrt(rows[0]["entropy"] / rows[0]["entropy"].max()) * (SHADES - 1))
     assert (shades == expected).all()
@@ -248,11 +307,18 @@ def test_rows_and_comparisons_are_told_apart():
 
 
 def test_probabilities_and_entropies_keep_their_precision():
-    """0.05 % of a probability; half a thousandth, relatively, of an entropy, so that a budget of tiny ones adds up."""
+    """0.05 % of a probability; half a thousandth, relatively, of an entropy, so that a budget of
+    tiny ones adds up.
+    """
     entropy = np.exp(np.random.default_rng(0).uniform(-12, 2, (4, 256)))
-    assert np.abs(entropy.astype(np.float16) / entropy - 1).max() < 6e-3  # the smallest are subnormal
+    # the smallest are subnormal
+    assert np.abs(entropy.astype(np.float16) / entropy - 1).max() < 6e-3
     assert (
-        np.abs(np.sort(entropy.astype(np.float16).astype(float)).cumsum(-1) / np.sort(entropy).cumsum(-1) - 1)[:, 20:].max()
+        np.abs(
+            np.sort(entropy.astype(np.float16).astype(float)).cumsum(-1)
+            / np.sort(entropy).cumsum(-1)
+            - 1
+        )[:, 20:].max()
         < 1e-3
     )
     assert PROBABILITY_STEPS >= 1000
@@ -270,7 +336,9 @@ def test_importing_the_views_imports_no_widget_library():
         "import sys, diffgemma_lite.view;"
         "print([m for m in ('anywidget', 'ipywidgets', 'plotly', 'matplotlib', 'IPython') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code_text], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code_text], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -303,7 +371,12 @@ def test_run_shows_the_trace_and_counts_the_steps():
 
 
 def test_the_same_run_again_is_shown_again():
-    widget, shown = live_player(lambda settings, on_step: simulate(8, 3), knobs={"seed": 0}, trace=simulate(8, 3)), []
+    widget, shown = (
+        live_player(
+            lambda settings, on_step: simulate(8, 3), knobs={"seed": 0}, trace=simulate(8, 3)
+        ),
+        [],
+    )
     widget.observe(lambda change: shown.append(change.new), "data")
     for n in (1, 2):
         widget.run_count = n
@@ -314,8 +387,12 @@ def test_the_same_run_again_is_shown_again():
 def test_what_the_page_is_shown_is_every_trait_it_shares():
     from diffgemma_lite.view.live import LivePlayer
 
-    widget = live_player(lambda settings, on_step: simulate(8, 3), knobs={"seed": 0}, trace=simulate(8, 3))
-    own = set(LivePlayer.class_traits(sync=True)) - set(LivePlayer.__mro__[1].class_traits(sync=True))
+    widget = live_player(
+        lambda settings, on_step: simulate(8, 3), knobs={"seed": 0}, trace=simulate(8, 3)
+    )
+    own = set(LivePlayer.class_traits(sync=True)) - set(
+        LivePlayer.__mro__[1].class_traits(sync=True)
+    )
     assert set(widget.still()) == own - {"_esm", "_css", "_anywidget_id"}
 
 
@@ -359,7 +436,8 @@ def test_a_run_that_returns_no_trace_says_so():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("seed", -1), ("bound", "x"), ("steps", 0), ("steps", 2.5), ("stop", 1), ("seed", True)]
+    ("name", "value"),
+    [("seed", -1), ("bound", "x"), ("steps", 0), ("steps", 2.5), ("stop", 1), ("seed", True)],
 )
 def test_a_setting_out_of_its_knob_is_named_and_nothing_runs(name, value):
     ran = []

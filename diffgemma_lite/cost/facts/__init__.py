@@ -1,7 +1,8 @@
-"""Published figures of DiffusionGemma as data, each row with its source; nothing here was measured by this project.
+"""Published figures of DiffusionGemma as data, each row with its source; nothing here was measured
+by this project.
 
-published_throughput.csv: tokens per second by hardware, precision, engine, mode and number of users.
-report_single_user.csv: one step on an H100, part by part (arXiv:2608.00146, section 6).
+published_throughput.csv: tokens per second by hardware, precision, engine, mode and number of
+users. report_single_user.csv: one step on an H100, part by part (arXiv:2608.00146, section 6).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 def published_throughput() -> list[dict[str, str]]:
-    """Tokens per second as published. tokens_per_forward is empty where the source does not state it."""
+    """Tokens per second as published. tokens_per_forward is empty where the source does not state
+    it.
+    """
     return rows("published_throughput.csv")
 
 

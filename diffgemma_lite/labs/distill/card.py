@@ -1,4 +1,6 @@
-"""The words and the card of a distillation, made from its scores alone; and whether its weights are worth keeping."""
+"""The words and the card of a distillation, made from its scores alone; and whether its weights are
+worth keeping.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ STAGES = ("before", "after", "without the reward")
 
 
 def as_shipped(scores: dict, few_steps: int | None) -> dict:
-    """The row of the taught model at the limit it was taught for, if that was measured; else at the last limit."""
+    """The row of the taught model at the limit it was taught for, if that was measured; else at the
+    last limit.
+    """
     curve = scores["after"]["curve"]
     return next((row for row in curve if row["limit"] == few_steps), curve[-1])
 
@@ -27,31 +31,51 @@ def _more(stage: dict, row: dict) -> str:
 
 
 def words(scores: dict, few_steps: int | None = None) -> list[str]:
-    """What was found, in sentences made from the numbers alone. few_steps: the limit it was taught for."""
+    """What was found, in sentences made from the numbers alone. few_steps: the limit it was taught
+    for.
+    """
     last = {stage: scores[stage]["curve"][-1] for stage in STAGES if stage in scores}
-    said = [f"{stage.capitalize()}: {percent(row['right'])} right at {row['steps']:.2f} steps (limit {row['limit']})"
-            f"{_more(scores[stage], row)}." for stage, row in last.items()]  # fmt: skip
+    said = [
+        f"{stage.capitalize()}: {percent(row['right'])} right at {row['steps']:.2f} steps (limit {row['limit']})"
+        f"{_more(scores[stage], row)}."
+        for stage, row in last.items()
+    ]
     if "after" in last:
         taught = as_shipped(scores, few_steps)
         ratio = last["before"]["steps"] / taught["steps"]
         change = taught["right"]["share"] - last["before"]["right"]["share"]
         goal = "reached" if ratio >= 2.5 and change >= 0 else "not reached"
         if taught is not last["after"]:
-            said.append(f"Allowed the {few_steps} steps it was taught for: {percent(taught['right'])} right at {taught['steps']:.2f} steps.")
-        said.append(f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: the goal, 2.5 times at no loss, "
-                    f"is {goal}.")  # fmt: skip
-        good = [row for row in scores["after"]["curve"] if row["right"]["share"] >= last["before"]["right"]["share"]]
-        said.append(f"What took {last['before']['steps']:.2f} steps before is reached or passed at a limit of "
-                    f"{good[0]['limit']} after it ({percent(good[0]['right'])}), "
-                    f"{last['before']['steps'] / good[0]['steps']:.2f} times fewer." if good else
-                    "The accuracy from before is reached at none of the limits.")  # fmt: skip
+            said.append(
+                f"Allowed the {few_steps} steps it was taught for: {percent(taught['right'])} right at {taught['steps']:.2f} steps."
+            )
+        said.append(
+            f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: the goal, 2.5 times at no loss, "
+            f"is {goal}."
+        )
+        good = [
+            row
+            for row in scores["after"]["curve"]
+            if row["right"]["share"] >= last["before"]["right"]["share"]
+        ]
+        said.append(
+            f"What took {last['before']['steps']:.2f} steps before is reached or passed at a limit of "
+            f"{good[0]['limit']} after it ({percent(good[0]['right'])}), "
+            f"{last['before']['steps'] / good[0]['steps']:.2f} times fewer."
+            if good
+            else "The accuracy from before is reached at none of the limits."
+        )
         first = {stage: scores[stage]["curve"][0] for stage in ("before", "after")}
-        said.append(f"With a limit of {first['after']['limit']}: {percent(first['before']['right'])} right before, "
-                    f"{percent(first['after']['right'])} after.")  # fmt: skip
+        said.append(
+            f"With a limit of {first['after']['limit']}: {percent(first['before']['right'])} right before, "
+            f"{percent(first['after']['right'])} after."
+        )
     if "without the reward" in last:
         change = last["without the reward"]["right"]["share"] - last["after"]["right"]["share"]
-        said.append(f"The reward left out: accuracy differs by {change:+.1%} from the run with it, steps are "
-                    f"{last['without the reward']['steps']:.2f} instead of {last['after']['steps']:.2f}.")  # fmt: skip
+        said.append(
+            f"The reward left out: accuracy differs by {change:+.1%} from the run with it, steps are "
+            f"{last['without the reward']['steps']:.2f} instead of {last['after']['steps']:.2f}."
+        )
     return said
 
 
@@ -62,7 +86,10 @@ def family_table(scores: dict) -> str:
         return ""
     rows = []
     for name in stages[0]["found"]:
-        cells = (f"{percent(s['found'][name]['valid'])}, {s['found'][name]['passes']:.2f} steps" for s in stages)
+        cells = (
+            f"{percent(s['found'][name]['valid'])}, {s['found'][name]['passes']:.2f} steps"
+            for s in stages
+        )
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     each = stages[0]["found"]["all"]["valid"]["n"] // (len(rows) - 1)
     head = "| family | " + " | ".join(f"{s['stage']}, limit {s['limit']}" for s in stages) + " |"
@@ -72,18 +99,26 @@ def family_table(scores: dict) -> str:
 
 def kind_of(recipe: dict) -> str:
     """Which of the task's questions, in words."""
-    asked = ", ".join(["", *([recipe["band"]] if "band" in recipe else []), *recipe.get("families", [])])
-    return asked + (f"; tests: {', '.join(recipe['test_families'])}" if "test_families" in recipe else "")
+    asked = ", ".join(
+        ["", *([recipe["band"]] if "band" in recipe else []), *recipe.get("families", [])]
+    )
+    return asked + (
+        f"; tests: {', '.join(recipe['test_families'])}" if "test_families" in recipe else ""
+    )
 
 
 def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:
     """The model card; every number in it comes from the run."""
     plan, limits = Distillation(**recipe["distil"]), recipe["limits"]
     rows = "\n".join(
-        f"| {limit} | " + " | ".join(f"{percent(row['right'])}, {row['steps']:.2f} steps" for row in
-                                      (scores[stage]["curve"][i] for stage in STAGES)) + " |"
+        f"| {limit} | "
+        + " | ".join(
+            f"{percent(row['right'])}, {row['steps']:.2f} steps"
+            for row in (scores[stage]["curve"][i] for stage in STAGES)
+        )
+        + " |"
         for i, limit in enumerate(limits)
-    )  # fmt: skip
+    )
     found = "\n".join(f"- {sentence}" for sentence in scores["words"])
     return f"""# {name}
 

@@ -16,7 +16,9 @@ from ..sudoku.task import Layout
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked, and what is right. P questions, prompts [P, S] padded on the left, canvases [P, C]."""
+    """What is asked, and what is right. P questions, prompts [P, S] padded on the left, canvases
+    [P, C].
+    """
 
     ids: Tensor
     mask: Tensor | None  # bool [P, S], False for padding
@@ -38,22 +40,34 @@ def sudoku_questions(layout: Layout, puzzles: list[Puzzle]) -> Questions:
     def right(number: int, canvas: Tensor) -> bool:
         own = clues[number : number + 1]
         grid = layout.grid(canvas[None].cpu().numpy(), own)[0]
-        return bool((grid > 0).all() and (grid == own[0])[own[0] > 0].all()) and not violations(grid.tolist())
+        return bool((grid > 0).all() and (grid == own[0])[own[0] > 0].all()) and not violations(
+            grid.tolist()
+        )
 
     prompt = torch.from_numpy(layout.prompt(clues))
-    return Questions(prompt, None, torch.from_numpy(known), torch.from_numpy(pinned), right, only_digits(layout))
+    return Questions(
+        prompt, None, torch.from_numpy(known), torch.from_numpy(pinned), right, only_digits(layout)
+    )
 
 
 def text_questions(
-    tokenizer, examples: list, canvas_length: int, max_prompt: int, good: Callable[[object, str], bool]
+    tokenizer,
+    examples: list,
+    canvas_length: int,
+    max_prompt: int,
+    good: Callable[[object, str], bool],
 ) -> Questions:
-    """Prompts of data/tokenizer.py's kind. Right is a text that ends within the canvas and good(example, text) accepts."""
-    from ..tokenizer import encode_prompt
+    """Prompts of data/tokenizer.py's kind. Right is a text that ends within the canvas and
+    good(example, text) accepts.
+    """
     from ..python_text.evaluate import left_padded
+    from ..tokenizer import encode_prompt
 
     if not examples:
         raise ValueError("examples: is empty, takes at least one")
-    ids, mask = left_padded([encode_prompt(tokenizer, e.task, e.prompt, max_prompt) for e in examples], tokenizer.pad_id)
+    ids, mask = left_padded(
+        [encode_prompt(tokenizer, e.task, e.prompt, max_prompt) for e in examples], tokenizer.pad_id
+    )
     nothing = torch.zeros(len(examples), canvas_length, dtype=torch.long)
 
     def right(number: int, canvas: Tensor) -> bool:
@@ -70,15 +84,27 @@ def record_questions(tokenizer, records: list, canvas_length: int, max_prompt: i
     from ..records.checks import check
 
     return text_questions(
-        tokenizer, records, canvas_length, max_prompt, lambda r, text: not check(r.family, r.prompt, text)
+        tokenizer,
+        records,
+        canvas_length,
+        max_prompt,
+        lambda r, text: not check(r.family, r.prompt, text),
     )
 
 
-def body_questions(tokenizer, examples: list, canvas_length: int, max_prompt: int, count: int) -> Questions:
-    """`count` signatures of data/python_corpus.py, evenly spaced; right is a body, not empty, that Python can parse."""
+def body_questions(
+    tokenizer, examples: list, canvas_length: int, max_prompt: int, count: int
+) -> Questions:
+    """`count` signatures of data/python_corpus.py, evenly spaced; right is a body, not empty, that
+    Python can parse.
+    """
     from ..python_text.evaluate import evenly, parses
 
     some = evenly([e for e in examples if parses(e.prompt)], count)
     return text_questions(
-        tokenizer, some, canvas_length, max_prompt, lambda e, text: bool(text.strip()) and parses(e.prompt + text)
+        tokenizer,
+        some,
+        canvas_length,
+        max_prompt,
+        lambda e, text: bool(text.strip()) and parses(e.prompt + text),
     )

@@ -1,9 +1,11 @@
-"""A recipe for distillation: before, after, and after without the reward; scores, weights and a card. Notebook 09.
+"""A recipe for distillation: before, after, and after without the reward; scores, weights and a
+card. Notebook 09.
 
     python -m diffgemma_lite.labs.distill.run assets/checkpoints/sudoku-few-steps/recipe.json runs/distill
 
-scores.json beside the recipe is written after each stage, and a stage that stands there is not run again. Weights are
-written only if they are worth keeping: fewer steps, and no clear loss of accuracy.
+scores.json beside the recipe is written after each stage, and a stage that stands there is not run
+again. Weights are written only if they are worth keeping: fewer steps, and no clear loss of
+accuracy.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from typing import Any
 import torch
 
 from ...checks import from_object, read_object
-from ..sudoku.splits import puzzles
 from ...model import DiffusionGemma
 from ...sampler import SamplerConfig
 from ..scores import begun_scores
+from ..sudoku.splits import puzzles
 from ..sudoku.train import read_recipe, recipe_and_out
 from .card import STAGES, as_shipped, card, words, worth_keeping
 from .questions import Questions, body_questions, record_questions, sudoku_questions
@@ -30,7 +32,16 @@ from .teacher import Distillation, ask_teacher
 from .train import distill
 
 NEEDED = ("task", "base", "questions", "tests", "limits", "distil")
-OPTIONAL = ("about", "band", "families", "test_families", "family_tests", "max_prompt", "sampler", "variety")
+OPTIONAL = (
+    "about",
+    "band",
+    "families",
+    "test_families",
+    "family_tests",
+    "max_prompt",
+    "sampler",
+    "variety",
+)
 
 
 def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Questions, Questions]:
@@ -38,7 +49,10 @@ def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Question
     counts = (recipe["questions"], recipe["tests"])
     if recipe["task"] == "sudoku":
         layout = read_recipe(base / "recipe.json")[1]
-        made = [puzzles(split, recipe["band"], n, seed=1) for split, n in zip(("train", "test"), counts, strict=True)]
+        made = [
+            puzzles(split, recipe["band"], n, seed=1)
+            for split, n in zip(("train", "test"), counts, strict=True)
+        ]
         return sudoku_questions(layout, made[0]), sudoku_questions(layout, made[1])
     if recipe["task"] not in ("records", "bodies"):
         raise ValueError(f"task: got {recipe['task']!r}, takes 'sudoku', 'records' or 'bodies'")
@@ -51,9 +65,14 @@ def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Question
     if recipe["task"] == "records":
         families = {"train": recipe.get("families", FAMILIES)}
         families["test"] = recipe.get("test_families", families["train"])
-        asked = [record_questions(tokenizer, records(split, n, seed=1, families=families[split]), *size) for split, n in splits]
+        asked = [
+            record_questions(tokenizer, records(split, n, seed=1, families=families[split]), *size)
+            for split, n in splits
+        ]
     else:
-        asked = [body_questions(tokenizer, load_corpus(split, "body"), *size, n) for split, n in splits]
+        asked = [
+            body_questions(tokenizer, load_corpus(split, "body"), *size, n) for split, n in splits
+        ]
     return asked[0], asked[1]
 
 
@@ -63,19 +82,30 @@ def run(recipe_path: Path, out: Path) -> dict[str, Any]:
     distil = from_object("distil", Distillation, recipe["distil"])
     base, path = folder.parent / recipe["base"], folder / "scores.json"
     model = DiffusionGemma.from_pretrained(base, dtype=torch.float32)
-    sampler = SamplerConfig.from_defaults(model.generation_defaults, draw="cdf", **recipe.get("sampler", {}))
+    sampler = SamplerConfig.from_defaults(
+        model.generation_defaults, draw="cdf", **recipe.get("sampler", {})
+    )
     asked, tests = questions(recipe, base, model)
     scores, tried, few_steps = begun_scores(path, base), None, distil.few_steps
     for stage in STAGES:
         if stage in scores:
             continue
-        model = DiffusionGemma.from_pretrained(base, dtype=torch.float32).set_kernels(fused_norm=True)
+        model = DiffusionGemma.from_pretrained(base, dtype=torch.float32).set_kernels(
+            fused_norm=True
+        )
         start, log = time.perf_counter(), []
         if stage != "before":
             plan = replace(distil, rewarded=stage == "after")
-            tried = tried or ask_teacher(model, asked, sampler, plan, 0)  # both stages begin with the base's answers
-            log = distill(model, asked, sampler, plan,
-                          lambda e, stage=stage: print(stage, json.dumps(e), flush=True), tried=tried)  # fmt: skip
+            # both stages begin with the base's answers
+            tried = tried or ask_teacher(model, asked, sampler, plan, 0)
+            log = distill(
+                model,
+                asked,
+                sampler,
+                plan,
+                lambda e, stage=stage: print(stage, json.dumps(e), flush=True),
+                tried=tried,
+            )
             model = model.to(torch.bfloat16).to(torch.float32)  # scored as it is stored
         spent = time.perf_counter() - start
         if stage == "after":
@@ -85,12 +115,18 @@ def run(recipe_path: Path, out: Path) -> dict[str, Any]:
         varied = variety(model, tests, sampler, **recipe.get("variety", {}))
         scores[stage] = {"curve": curve, "variety": varied, "seconds": spent, "log": log}
         version = torch.__version__.split("+")[0]
-        scores["machine"] = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": version}
+        scores["machine"] = {
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "torch": version,
+        }
         scores["words"] = words(scores, few_steps)
         path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
         print(stage, json.dumps(curve), flush=True)
     if recipe["task"] == "records" and "families" not in scores:
-        scores["families"] = by_family(base, out, sampler, few_steps, recipe.get("family_tests", 100))
+        scores["families"] = by_family(
+            base, out, sampler, few_steps, recipe.get("family_tests", 100)
+        )
     scores["words"] = words(scores, few_steps)
     path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     print("\n".join(scores["words"]))
@@ -102,7 +138,10 @@ def run(recipe_path: Path, out: Path) -> dict[str, Any]:
 def ship(recipe: dict, scores: dict, out: Path, folder: Path) -> None:
     """Weights in bfloat16, card, and the tokenizer of the base if it has one, beside the recipe."""
     model, base = DiffusionGemma.from_pretrained(out), folder.parent / recipe["base"]
-    if as_shipped(scores, few_steps := Distillation(**recipe["distil"]).few_steps) is not scores["after"]["curve"][-1]:
+    if (
+        as_shipped(scores, few_steps := Distillation(**recipe["distil"]).few_steps)
+        is not scores["after"]["curve"][-1]
+    ):
         model.generation_defaults = model.generation_defaults | {"max_denoising_steps": few_steps}
     model.to(torch.bfloat16).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -112,7 +151,11 @@ def ship(recipe: dict, scores: dict, out: Path, folder: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    run(*recipe_and_out("Run the stages that the scores.json beside the recipe does not hold yet.", arguments))
+    run(
+        *recipe_and_out(
+            "Run the stages that the scores.json beside the recipe does not hold yet.", arguments
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -10,14 +10,16 @@ from torch import Tensor
 from ...checks import check_integer
 from ...generation import generate
 from ...model import DiffusionGemma
-from ...trace.observe import counting
 from ...sampler import SamplerConfig, Step
+from ...trace.observe import counting
 from .questions import Questions
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Canvases [P, C], everything after an end token filled with it; steps, rewards, and how likely at first sight [P]."""
+    """Canvases [P, C], everything after an end token filled with it; steps, rewards, and how likely
+    at first sight [P].
+    """
 
     canvas: Tensor
     steps: Tensor
@@ -25,18 +27,35 @@ class Answers:
     at_sight: Tensor  # nats a position
 
 
-def ask(q: Questions, rows: Tensor, model: DiffusionGemma, sampler: SamplerConfig, g: torch.Generator, on_step=None):
+def ask(
+    q: Questions,
+    rows: Tensor,
+    model: DiffusionGemma,
+    sampler: SamplerConfig,
+    g: torch.Generator,
+    on_step=None,
+):
     """`generate` on some questions, from fresh noise."""
     known, pinned = q.known[rows], q.pinned[rows]
     noise = torch.randint(0, model.config.vocab_size, known.shape, generator=g)
     start = torch.where(pinned, known, noise)
     mask = None if q.mask is None else q.mask[rows]
-    given = dict(pinned=pinned, initial_canvas=start, logits_filter=q.barred, on_step=on_step, attention_mask=mask)
-    return start, generate(model, q.ids[rows], sampler, max_new_tokens=known.shape[1], generator=g, **given)
+    given = dict(
+        pinned=pinned,
+        initial_canvas=start,
+        logits_filter=q.barred,
+        on_step=on_step,
+        attention_mask=mask,
+    )
+    return start, generate(
+        model, q.ids[rows], sampler, max_new_tokens=known.shape[1], generator=g, **given
+    )
 
 
 @torch.no_grad()
-def answers(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, seed: int = 0, batch_size: int = 64) -> Answers:
+def answers(
+    model: DiffusionGemma, q: Questions, sampler: SamplerConfig, seed: int = 0, batch_size: int = 64
+) -> Answers:
     """All questions answered once. Steps are counted by wrapping `model.decode`."""
     parts, last, first = [], [], []
 
@@ -48,16 +67,22 @@ def answers(model: DiffusionGemma, q: Questions, sampler: SamplerConfig, seed: i
     for at in range(0, len(q), batch_size):
         rows = torch.arange(at, min(at + batch_size, len(q)))
         with counting(model) as calls:
-            _, out = ask(q, rows, model, sampler, torch.Generator().manual_seed(seed * 1_000_003 + at), look)
+            _, out = ask(
+                q, rows, model, sampler, torch.Generator().manual_seed(seed * 1_000_003 + at), look
+            )
         if max(out.steps[0]) != calls[0]:
-            raise RuntimeError(f"steps: generate says {max(out.steps[0])}, decode was called {calls[0]} times")
+            raise RuntimeError(
+                f"steps: generate says {max(out.steps[0])}, decode was called {calls[0]} times"
+            )
         canvas = last[0]
         if q.end is not None:
             canvas = canvas.masked_fill((canvas == q.end).cumsum(1) > 0, q.end)
         free = ~q.pinned[rows]
         likely = first[0].gather(-1, canvas[..., None])[..., 0].clamp(min=-50.0)
         right = torch.tensor([q.right(int(n), c) for n, c in zip(rows, canvas, strict=True)])
-        parts.append((canvas, torch.tensor(out.steps[0]), right, (likely * free).sum(1) / free.sum(1)))
+        parts.append(
+            (canvas, torch.tensor(out.steps[0]), right, (likely * free).sum(1) / free.sum(1))
+        )
     return Answers(*(torch.cat(p) for p in zip(*parts, strict=True)))
 
 
@@ -75,7 +100,9 @@ class Distillation:
     seed: int = 0
 
     def __post_init__(self):
-        for name, least in dict(rounds=1, candidates=1, few_steps=1, steps=1, batch_size=1, seed=0).items():
+        for name, least in dict(
+            rounds=1, candidates=1, few_steps=1, steps=1, batch_size=1, seed=0
+        ).items():
             check_integer(name, getattr(self, name), least)
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate: got {self.learning_rate!r}, takes a number above 0")
@@ -99,8 +126,14 @@ def targets(tried: list[Answers], plan: Distillation) -> tuple[Tensor, Tensor, d
     best = sight.masked_fill(~passed, -torch.inf).argmax(0)
     canvas = torch.stack([a.canvas for a in tried])[best, torch.arange(right.shape[1])]
     rows = torch.where(passed.any(0))[0]
-    seen = {"answers": right.numel(), "right": float(right.float().mean()), "targets": len(rows),
-            "steps": float(torch.stack([a.steps for a in tried]).float().mean())}  # fmt: skip
+    seen = {
+        "answers": right.numel(),
+        "right": float(right.float().mean()),
+        "targets": len(rows),
+        "steps": float(torch.stack([a.steps for a in tried]).float().mean()),
+    }
     if not len(rows):
-        raise ValueError(f"model: none of its {right.numel()} answers was right, takes one that solves some with many steps")
+        raise ValueError(
+            f"model: none of its {right.numel()} answers was right, takes one that solves some with many steps"
+        )
     return rows, canvas[rows], seen

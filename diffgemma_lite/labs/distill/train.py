@@ -1,4 +1,6 @@
-"""Steps 3 and 4: the model is led to a state of a few-step run of its own, and learns the target there. Notebook 09."""
+"""Steps 3 and 4: the model is led to a state of a few-step run of its own, and learns the target
+there. Notebook 09.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,16 @@ from .teacher import Answers, Distillation, ask, ask_teacher, targets
 
 
 def state_of_few_steps(
-    model: DiffusionGemma, q: Questions, rows: Tensor, sampler: SamplerConfig, k: int, g: torch.Generator
+    model: DiffusionGemma,
+    q: Questions,
+    rows: Tensor,
+    sampler: SamplerConfig,
+    k: int,
+    g: torch.Generator,
 ) -> tuple[Tensor, Tensor | None]:
-    """The canvas [B, C] that the model reads after k steps of a run, and the belief [B, C, V] it brings (None for k = 0)."""
+    """The canvas [B, C] that the model reads after k steps of a run, and the belief [B, C, V] it
+    brings (None for k = 0).
+    """
     if k == 0:
         noise = torch.randint(0, model.config.vocab_size, q.known[rows].shape, generator=g)
         return torch.where(q.pinned[rows], q.known[rows], noise), None
@@ -35,17 +44,29 @@ def state_of_few_steps(
 
 
 def distill(
-    model: DiffusionGemma, q: Questions, teacher: SamplerConfig, plan: Distillation,
-    on_log: Callable[[dict], None] | None = None, *, tried: list[Answers] | None = None,
-) -> list[dict]:  # fmt: skip
-    """Train in place; one log entry a round. Each round the model that has learnt so far is the teacher.
+    model: DiffusionGemma,
+    q: Questions,
+    teacher: SamplerConfig,
+    plan: Distillation,
+    on_log: Callable[[dict], None] | None = None,
+    *,
+    tried: list[Answers] | None = None,
+) -> list[dict]:
+    """Train in place; one log entry a round. Each round the model that has learnt so far is the
+    teacher.
 
     tried: what `ask_teacher` returned for the first round, if that is known already.
     """
     log, few = [], replace(teacher, max_denoising_steps=plan.few_steps, confidence_threshold=None)
-    optimizer = make_optimizer(model, TrainConfig(steps=plan.steps, learning_rate=plan.learning_rate, betas=(0.9, 0.98)))
+    optimizer = make_optimizer(
+        model, TrainConfig(steps=plan.steps, learning_rate=plan.learning_rate, betas=(0.9, 0.98))
+    )
     for round_ in range(plan.rounds):
-        own = tried if tried is not None and round_ == 0 else ask_teacher(model, q, teacher, plan, round_)
+        own = (
+            tried
+            if tried is not None and round_ == 0
+            else ask_teacher(model, q, teacher, plan, round_)
+        )
         rows, wanted, seen = targets(own, plan)
         g, losses = torch.Generator().manual_seed(plan.seed + 104_729 * (round_ + 1)), []
         for step in range(plan.steps):
@@ -58,13 +79,21 @@ def distill(
             loss = mean_cross_entropy(logits, wanted[pick], ~q.pinned[rows[pick]]).mean()
             done = (round_ * plan.steps + step) / (plan.rounds * plan.steps)
             for group in optimizer.param_groups:
-                group["lr"] = plan.learning_rate * min(1.0, (step + 1) / 10 + round_, 2 * (1 - done))
+                group["lr"] = plan.learning_rate * min(
+                    1.0, (step + 1) / 10 + round_, 2 * (1 - done)
+                )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             losses.append(loss.detach())
-        log.append({"round": round_, **seen, "loss": [float(torch.stack(part).mean()) for part in _parts(losses)]})
+        log.append(
+            {
+                "round": round_,
+                **seen,
+                "loss": [float(torch.stack(part).mean()) for part in _parts(losses)],
+            }
+        )
         if on_log is not None:
             on_log(log[-1])
     model.eval()

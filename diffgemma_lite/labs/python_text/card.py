@@ -1,4 +1,5 @@
-"""The card of a trained text model: README.md as text, every number of it from scores.json, the log and the configuration.
+"""The card of a trained text model: README.md as text, every number of it from scores.json, the log
+and the configuration.
 
 Used by recipe.py, which also writes a shipped card again from the files beside it.
 """
@@ -9,12 +10,14 @@ from collections.abc import Sequence
 
 from ...config import Config
 from ...loss import LONGEST_HOLE
-from ..scores import percent
 from ...train import TrainConfig
+from ..scores import percent
 
 
 def where_trained(starts: list[dict]) -> str:
-    """One line for each machine and set of versions that the run was started on. What is not recorded is not said."""
+    """One line for each machine and set of versions that the run was started on. What is not
+    recorded is not said.
+    """
 
     def named(start: dict) -> str:
         machine = f" ({start['machine']})" if "machine" in start else ""
@@ -42,10 +45,15 @@ def stage_line(training: TrainConfig, log: list[dict]) -> str:
     last = log[-1]
     compiled = ", compiled" if training.compile else ""
     planned = "" if last["step"] == training.steps else f" (of {training.steps:,} planned)"
-    holes = (f", {training.holes:.0%} of them right but for one hole of up to {LONGEST_HOLE} tokens (`loss.dig_hole`)"
-             if training.holes else "")  # fmt: skip
-    return (f"{last['step']:,} steps{planned} of {training.batch_size} canvases{holes}; {last['seconds'] / 60:.0f} minutes, "
-            f"{training.precision}{compiled}; seed {training.seed}")  # fmt: skip
+    holes = (
+        f", {training.holes:.0%} of them right but for one hole of up to {LONGEST_HOLE} tokens (`loss.dig_hole`)"
+        if training.holes
+        else ""
+    )
+    return (
+        f"{last['step']:,} steps{planned} of {training.batch_size} canvases{holes}; {last['seconds'] / 60:.0f} minutes, "
+        f"{training.precision}{compiled}; seed {training.seed}"
+    )
 
 
 def shown(x: dict, digits: int = 3) -> str:
@@ -56,32 +64,43 @@ def stages_of_holes(before: Sequence[dict]) -> str:
     """What diffusion made of the same holes after each earlier stage of training, a line each."""
     lines = []
     for stage in before:
-        shares = ", ".join(f"{hole['size']}: {percent(hole['diffusion'])}" for hole in stage["infill"])
-        lines.append(f"\nThe same holes after the {stage['steps']:,} steps of an earlier stage, by diffusion: {shares}.\n")
+        shares = ", ".join(
+            f"{hole['size']}: {percent(hole['diffusion'])}" for hole in stage["infill"]
+        )
+        lines.append(
+            f"\nThe same holes after the {stage['steps']:,} steps of an earlier stage, by diffusion: {shares}.\n"
+        )
     return "".join(lines)
 
 
 def text_section(text: dict, before: Sequence[dict] = ()) -> str:
-    """Holes, canvases and bits, as evaluate_text.py found them; `before` as recipe.holes_of_stages found it."""
+    """Holes, canvases and bits, as evaluate_text.py found them; `before` as recipe.holes_of_stages
+    found it.
+    """
     holes = "\n".join(
         f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} | {percent(hole['autoregressive'])} "
-        f"| {percent(hole['difference'])} |" for hole in text["infill"]
-    )  # fmt: skip
+        f"| {percent(hole['difference'])} |"
+        for hole in text["infill"]
+    )
     kinds = "\n".join(
         f"| {name} | {percent(kind['parse'])} | {kind['empty']} | "
         f"{percent(kind['parse_not_empty']) if 'parse_not_empty' in kind else '-'} | {kind['tokens']['mean']:.1f} "
-        + "".join(f"| {percent(kind[key]) if key in kind else '-'} " for key in ("same_token", "repeated_run")) + "|"
+        + "".join(
+            f"| {percent(kind[key]) if key in kind else '-'} "
+            for key in ("same_token", "repeated_run")
+        )
+        + "|"
         for name, kind in text["canvases"].items()
-    )  # fmt: skip
+    )
     plan, bits = text["plan"], text["bits_per_token"]
     first = next(iter(text["canvases"].values()))["parse"]["n"]
-    return f"""## Holes, bodies and bits ({text['split']} split, Python {text['python']}), 95% intervals
+    return f"""## Holes, bodies and bits ({text["split"]} split, Python {text["python"]}), 95% intervals
 
-Made by `python -m diffgemma_lite.labs.python_text.evaluate`, seed {plan['seed']}, {text['cpu_seconds'] / 60:.0f} core minutes. The
+Made by `python -m diffgemma_lite.labs.python_text.evaluate`, seed {plan["seed"]}, {text["cpu_seconds"] / 60:.0f} core minutes. The
 autoregressive mode is the encoder side of these same weights, trained jointly; it is not a separate model of the same size.
 
 **Holes in code, all their tokens right.** Diffusion knows both sides of the canvas (and so where it ends) and may take
-{plan['hole_steps']} steps; the autoregressive mode, greedy, sees what stands to the left. The same holes, and the paired
+{plan["hole_steps"]} steps; the autoregressive mode, greedy, sees what stands to the left. The same holes, and the paired
 difference.
 
 | tokens | n | diffusion | autoregressive | difference |
@@ -96,14 +115,14 @@ there already.
 |---|---|---|---|---|---|---|
 {kinds}
 
-**Bits per token** of {bits['bound']['n']} held-out first canvases, end token included:
+**Bits per token** of {bits["bound"]["n"]} held-out first canvases, end token included:
 
 | | bits per token |
 |---|---|
-| diffusion, at most (bound of {plan['steps']} steps, {plan['draws']} of them drawn for each) | {shown(bits['bound'])} |
-| autoregressive, exactly | {shown(bits['autoregressive'])} |
-| difference, paired | {shown(bits['difference'])} |
-| denoising loss of the same canvases, per position | {shown(bits['denoising_loss'])} |
+| diffusion, at most (bound of {plan["steps"]} steps, {plan["draws"]} of them drawn for each) | {shown(bits["bound"])} |
+| autoregressive, exactly | {shown(bits["autoregressive"])} |
+| difference, paired | {shown(bits["difference"])} |
+| denoising loss of the same canvases, per position | {shown(bits["denoising_loss"])} |
 
 The last line is no likelihood: most of what it asks stands in the noisy canvas already, and it lacks the weights of the
 bound.
@@ -111,17 +130,30 @@ bound.
 
 
 def model_card(
-    name: str, config: Config, training: TrainConfig, model, scores: dict, log: list[dict],
-    before: Sequence[tuple[TrainConfig, list[dict], str]] = (), *, flat_attention: bool = False,
-) -> str:  # fmt: skip
-    """The card as text. scores["run"]: data and starts, as the training state holds them; scores["text"] may be absent.
+    name: str,
+    config: Config,
+    training: TrainConfig,
+    model,
+    scores: dict,
+    log: list[dict],
+    before: Sequence[tuple[TrainConfig, list[dict], str]] = (),
+    *,
+    flat_attention: bool = False,
+) -> str:
+    """The card as text. scores["run"]: data and starts, as the training state holds them;
+    scores["text"] may be absent.
 
-    before: (TrainConfig, log, name of its file) of each earlier stage of training, the latest first.
+    before: (TrainConfig, log, name of its file) of each earlier stage of training, the latest
+    first.
     """
     held, sampling, last = scores["held_out"], scores["sampling"], log[-1]
     data, starts = scores["run"]["data"], scores["run"]["starts"]
-    earlier = "".join(f"\n  Before that {stage_line(plan, entries)} (`{file}`)." for plan, entries, file in before)
-    levels = "\n".join(f"| {b['t_from']} to {b['t_to']} | {shown(b)} |" for b in held["by_noise_level"])
+    earlier = "".join(
+        f"\n  Before that {stage_line(plan, entries)} (`{file}`)." for plan, entries, file in before
+    )
+    levels = "\n".join(
+        f"| {b['t_from']} to {b['t_to']} | {shown(b)} |" for b in held["by_noise_level"]
+    )
     return f"""# {name}
 
 A small DiffusionGemma trained from scratch with this project's own loop. It shows how the architecture writes; it is not a
@@ -130,8 +162,8 @@ useful programmer.
 - **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16; {config.num_hidden_layers} layers, width
   {config.hidden_size}, {config.num_experts} experts of which {config.top_k_experts} work for each token, canvas
   {config.canvas_length}, vocabulary {config.vocab_size:,}.
-- **Data**: the source and docstrings of Python's own standard library, as installed with Python {starts[0]['python']}
-  (Python Software Foundation License); {data['examples']:,} training examples (BLAKE2b of their ids {data['blake2b']}).
+- **Data**: the source and docstrings of Python's own standard library, as installed with Python {starts[0]["python"]}
+  (Python Software Foundation License); {data["examples"]:,} training examples (BLAKE2b of their ids {data["blake2b"]}).
   Held-out modules, not held-out lines: see `diffgemma_lite/labs/python_text/data.py`. The example counts
   differ with the Python version.
 - **Recipe**: `recipe.json`. {start_of_training(flat_attention)}
@@ -139,15 +171,15 @@ useful programmer.
 - **Trained on**: {where_trained(starts)}
 - **Make it again**: `uv run python -m diffgemma_lite.labs.recipe train assets/checkpoints/{name}/recipe.json runs/again`
 
-## Held-out modules (validation split, Python {scores['python']}), 95% intervals
+## Held-out modules (validation split, Python {scores["python"]}), 95% intervals
 
-Last training losses (nats, mean of {training.log_every} steps): denoising {last['denoising']:.3f},
-encoder {last['encoder']:.3f}.
+Last training losses (nats, mean of {training.log_every} steps): denoising {last["denoising"]:.3f},
+encoder {last["encoder"]:.3f}.
 
 | | nats per token |
 |---|---|
-| denoising loss, t uniform | {shown(held['denoising'])} |
-| encoder next-token loss | {shown(held['encoder'])} |
+| denoising loss, t uniform | {shown(held["denoising"])} |
+| encoder next-token loss | {shown(held["encoder"])} |
 
 | noise level t | denoising loss |
 |---|---|
@@ -156,12 +188,12 @@ encoder {last['encoder']:.3f}.
 The denoising loss is not a likelihood: it averages over corrupted and clean positions alike, without the weights a bound
 needs.
 
-{text_section(scores['text'], scores.get('holes_before', ())) + chr(10) if 'text' in scores else ''}## Canvases
+{text_section(scores["text"], scores.get("holes_before", ())) + chr(10) if "text" in scores else ""}## Canvases
 
-{sampling['n']} held-out prompts, seeds {sampling['seeds'][0]} to {sampling['seeds'][1]}, the generation settings of
-`generation_config.json`: {shown(sampling['steps'])} steps; {sampling['stable']} stopped because stable and confident,
-{sampling['n'] - sampling['stable']} ran out of steps; {sampling['end_token']} wrote an end token; tokens kept
-{shown(sampling['tokens_kept'])}; tokens per forward {shown(sampling['tokens_per_forward'])}.
+{sampling["n"]} held-out prompts, seeds {sampling["seeds"][0]} to {sampling["seeds"][1]}, the generation settings of
+`generation_config.json`: {shown(sampling["steps"])} steps; {sampling["stable"]} stopped because stable and confident,
+{sampling["n"] - sampling["stable"]} ran out of steps; {sampling["end_token"]} wrote an end token; tokens kept
+{shown(sampling["tokens_kept"])}; tokens per forward {shown(sampling["tokens_per_forward"])}.
 
 ## Limits
 

@@ -1,35 +1,55 @@
-"""The card of a model of records: its tables, the stages of its training, everything made from scores, recipe and log."""
+"""The card of a model of records: its tables, the stages of its training, everything made from
+scores, recipe and log.
+"""
 
 from __future__ import annotations
 
-from .data import FAMILIES, HELD_OUT, records
 from ...model import DiffusionGemma
 from ..python_text.card import shown, start_of_training, where_trained
 from ..recipe import Recipe, read_log
 from ..scores import percent
+from .data import FAMILIES, HELD_OUT, records
 from .planted import LATE
 from .scores import END_TOKENS, TEMPERATURE
 
 
 def family_table(structured: dict) -> str:
-    """Markdown: records that break no constraint, and the passes they took, for each family and way of writing."""
+    """Markdown: records that break no constraint, and the passes they took, for each family and way
+    of writing.
+    """
     ways = ("diffusion", "greedy", "drawn")
     rows = {**structured["families"], "all": structured["all"]}
-    lines = [f"| {name} | {found['diffusion']['valid']['n']} | "
-             + " | ".join(f"{percent(found[way]['valid'])}, {found[way]['passes']:.1f} passes" for way in ways) + " |"
-             for name, found in rows.items()]  # fmt: skip
-    head = ["| family | n | diffusion | left to right, greedy | left to right, drawn |", "|---|---|---|---|---|"]
+    lines = [
+        f"| {name} | {found['diffusion']['valid']['n']} | "
+        + " | ".join(
+            f"{percent(found[way]['valid'])}, {found[way]['passes']:.1f} passes" for way in ways
+        )
+        + " |"
+        for name, found in rows.items()
+    ]
+    head = [
+        "| family | n | diffusion | left to right, greedy | left to right, drawn |",
+        "|---|---|---|---|---|",
+    ]
     return "\n".join(head + lines)
 
 
 def broken_table(structured: dict, way: str = "greedy") -> str:
-    """Markdown: which constraints the records break, diffusion beside one way of writing from left to right."""
+    """Markdown: which constraints the records break, diffusion beside one way of writing from left
+    to right.
+    """
     lines = []
     for family, found in structured["families"].items():
         counts = [found[name]["broken"] for name in ("diffusion", way)]
         n = found[way]["valid"]["n"]
-        for name in sorted({*counts[0], *counts[1]}, key=lambda name: (-counts[1].get(name, 0), name)):
-            lines.append(f"| {family} | {name} | " + " | ".join(f"{each.get(name, 0) / n:.1%}" for each in counts) + " |")
+        for name in sorted(
+            {*counts[0], *counts[1]}, key=lambda name: (-counts[1].get(name, 0), name)
+        ):
+            lines.append(
+                f"| {family} | {name} | "
+                + " | ".join(f"{each.get(name, 0) / n:.1%}" for each in counts)
+                + " |"
+            )
     head = ["| family | broken constraint | diffusion | left to right |", "|---|---|---|---|"]
     return "\n".join(head + lines)
 
@@ -39,7 +59,11 @@ def ends_table(structured: dict) -> str:
     lines = []
     for family, found in structured["families"].items():
         ends = found["ends"]
-        cells = (ends["diffusion_pinned"]["valid"], ends["greedy_ends_as_given"], ends["greedy_end_replaced_valid"])
+        cells = (
+            ends["diffusion_pinned"]["valid"],
+            ends["greedy_ends_as_given"],
+            ends["greedy_end_replaced_valid"],
+        )
         lines.append(f"| {family} | " + " | ".join(map(percent, cells)) + " |")
     head = "| family | end pinned, diffusion: valid | left to right: ends as given | left to right, end replaced: valid |"
     return "\n".join([head, "|---|---|---|---|", *lines])
@@ -53,16 +77,22 @@ def planted_table(planted: dict) -> str:
             cells = " | ".join(percent(found[way]["repaired"]) for way in ("uniform", "masked"))
             n, steps = found["uniform"]["repaired"]["n"], found["uniform"]["steps"]
             lines.append(f"| {family} | {kind} | {n} | {cells} | {steps:.1f} |")
-    head = ["| family | planted | trials | uniform: repaired | masked: repaired | uniform: steps |",
-            "|---|---|---|---|---|---|"]  # fmt: skip
+    head = [
+        "| family | planted | trials | uniform: repaired | masked: repaired | uniform: steps |",
+        "|---|---|---|---|---|---|",
+    ]
     return "\n".join(head + lines)
 
 
 def different_requests(scores: dict) -> str:
-    """How many different requests the scored records of each family have: sql, of two names, has few."""
+    """How many different requests the scored records of each family have: sql, of two names, has
+    few.
+    """
     counted = {}
     for family, found in scores["structured"]["families"].items():
-        some = records("test", found["diffusion"]["valid"]["n"], seed=scores["seed"], families=(family,))
+        some = records(
+            "test", found["diffusion"]["valid"]["n"], seed=scores["seed"], families=(family,)
+        )
         counted[family] = len({record.prompt for record in some})
     return ", ".join(f"{family} {count}" for family, count in counted.items())
 
@@ -78,14 +108,22 @@ def stages_before(it: Recipe) -> str:
     lines = []
     for stage, name in it.earlier_stages():
         last = read_log(it.path.parent / name)[-1]
-        lines.append(f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, with other records: "
-                     f"{shares_of(stage)}\n  (`{name}`).")  # fmt: skip
+        lines.append(
+            f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, with other records: "
+            f"{shares_of(stage)}\n  (`{name}`)."
+        )
     return "".join(lines)
 
 
 def card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict]) -> str:
     """The model card; every number in it comes from the run."""
-    c, last, run, sampler, name = it.config, log[-1], scores["run"], it.plan["generation"], it.path.parent.name
+    c, last, run, sampler, name = (
+        it.config,
+        log[-1],
+        scores["run"],
+        it.plan["generation"],
+        it.path.parent.name,
+    )
     planned = "" if last["step"] == it.training.steps else f" (of {it.training.steps:,} planned)"
     return f"""# {name}
 

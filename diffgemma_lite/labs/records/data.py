@@ -1,8 +1,9 @@
-"""Structured records whose fields constrain each other, often the earlier by the later: four seeded families. Notebook 08.
+"""Structured records whose fields constrain each other, often the earlier by the later: four seeded
+families. Notebook 08.
 
-How it differs from a text corpus: everything is generated, so a record is right or wrong, and template_checks.py says which
-constraint is broken. A request names what the record must hold; the rest (keys, types, order) is the writer's choice, but
-every choice binds others:
+How it differs from a text corpus: everything is generated, so a record is right or wrong, and
+template_checks.py says which constraint is broken. A request names what the record must hold; the
+rest (keys, types, order) is the writer's choice, but every choice binds others:
 
     json    a count, a total and the last row's name stand before the rows they speak of; each row carries the running sum
     class   a comment counts the fields of each type; the fields follow
@@ -30,7 +31,24 @@ HELD_OUT = 0.1  # share of the requests in validation, and again in test
 TASK = "record"  # the marker in front of every request
 VOCABULARY = 512  # at most: the pieces of these records run out before
 
-NAMES = ("ash", "bay", "cod", "dew", "elm", "fig", "gem", "hen", "ivy", "jar", "key", "lot", "map", "net", "oak", "pen")
+NAMES = (
+    "ash",
+    "bay",
+    "cod",
+    "dew",
+    "elm",
+    "fig",
+    "gem",
+    "hen",
+    "ivy",
+    "jar",
+    "key",
+    "lot",
+    "map",
+    "net",
+    "oak",
+    "pen",
+)
 CLASSES = ("Box", "Car", "Day", "Fox", "Hat", "Job", "Log", "Pet")
 TYPES = ("int", "str")
 LABELS = "abcde"  # of the operations of a sum
@@ -39,7 +57,9 @@ LARGEST_STEP = 3  # of an amount that is added or taken away
 
 @dataclass(frozen=True)
 class Record:
-    """A request and one right answer to it. `task` is what data/tokenizer.py's encode_examples asks for."""
+    """A request and one right answer to it. `task` is what data/tokenizer.py's encode_examples asks
+    for.
+    """
 
     family: str
     prompt: str
@@ -48,17 +68,26 @@ class Record:
 
 
 def _walk(rng: random.Random, steps: int) -> list[int]:
-    """A random start and the values after each step, all of one digit; no step is 0, none is larger than LARGEST_STEP."""
+    """A random start and the values after each step, all of one digit; no step is 0, none is larger
+    than LARGEST_STEP.
+    """
     values = [rng.randint(0, 9)]
     for _ in range(steps):
-        values.append(rng.choice([value for value in range(10) if 0 < abs(value - values[-1]) <= LARGEST_STEP]))
+        values.append(
+            rng.choice(
+                [value for value in range(10) if 0 < abs(value - values[-1]) <= LARGEST_STEP]
+            )
+        )
     return values
 
 
 def _ask_json(rng: random.Random) -> str:
     names = rng.sample(NAMES, rng.randint(2, 3))
     values = _walk(rng, len(names))
-    rows = [f",{name}{after - before:+d}" for name, (before, after) in zip(names, pairwise(values), strict=True)]
+    rows = [
+        f",{name}{after - before:+d}"
+        for name, (before, after) in zip(names, pairwise(values), strict=True)
+    ]
     return f"json:{values[0]}" + "".join(rows)
 
 
@@ -66,7 +95,9 @@ def _write_json(request: str, rng: random.Random) -> str:
     first, *parts = request.removeprefix("json:").split(",")
     names, amounts = [part[:-2] for part in parts], [int(part[-2:]) for part in parts]
     sums = list(accumulate(amounts, initial=int(first)))[1:]
-    rows = [f'{{"of":"{n}","add":{a},"sum":{s}}}' for n, a, s in zip(names, amounts, sums, strict=True)]
+    rows = [
+        f'{{"of":"{n}","add":{a},"sum":{s}}}' for n, a, s in zip(names, amounts, sums, strict=True)
+    ]
     head = f'"count":{len(rows)},"open":{first},"total":{sums[-1]},"last":"{names[-1]}"'
     return f'{{{head},"rows":[{",".join(rows)}]}}'
 
@@ -79,7 +110,9 @@ def _write_class(request: str, rng: random.Random) -> str:
     head, fields = request.split(":")
     types = [rng.choice(TYPES) for _ in fields.split(",")]
     counts = ", ".join(f"{types.count(kind)} {kind}" for kind in TYPES)
-    lines = "".join(f"\n    {field}: {kind}" for field, kind in zip(fields.split(","), types, strict=True))
+    lines = "".join(
+        f"\n    {field}: {kind}" for field, kind in zip(fields.split(","), types, strict=True)
+    )
     return f"# {len(types)} fields: {counts}\n@dataclass\n{head}:{lines}"
 
 
@@ -93,13 +126,19 @@ def _write_sql(request: str, rng: random.Random) -> str:
     refers = f"CREATE TABLE {child}(id PRIMARY KEY, {parent} REFERENCES {parent});"
     tables = [refers, f"CREATE TABLE {parent}(id PRIMARY KEY);"]
     rng.shuffle(tables)
-    rows = [f"INSERT INTO {parent} VALUES({key});", f"INSERT INTO {child} VALUES({rng.randint(1, 9)},{key});"]
+    rows = [
+        f"INSERT INTO {parent} VALUES({key});",
+        f"INSERT INTO {child} VALUES({rng.randint(1, 9)},{key});",
+    ]
     return "\n".join(["BEGIN;", *tables, *rows, "COMMIT;"])
 
 
 def _ask_sum(rng: random.Random) -> str:
     values = _walk(rng, rng.randint(3, 5))
-    steps = [f";{label}{after - before:+d}" for label, (before, after) in zip(LABELS, pairwise(values), strict=False)]
+    steps = [
+        f";{label}{after - before:+d}"
+        for label, (before, after) in zip(LABELS, pairwise(values), strict=False)
+    ]
     return f"sum:{values[0]}" + "".join(steps)
 
 
@@ -110,20 +149,27 @@ def _write_sum(request: str, rng: random.Random) -> str:
     return "\n".join([f"answer:{values[-1]}", *lines])
 
 
-FAMILIES: dict[str, tuple[Callable[..., str], Callable[..., str]]] = {  # how to ask, and one way to answer
+# how to ask, and one way to answer
+FAMILIES: dict[str, tuple[Callable[..., str], Callable[..., str]]] = {
     "json": (_ask_json, _write_json), "class": (_ask_class, _write_class), "sql": (_ask_sql, _write_sql),
     "sum": (_ask_sum, _write_sum),
 }  # fmt: skip
 
 
 def split_of(prompt: str) -> str:
-    """train, validation or test, from the request alone: a held-out request is in no other split, with any record."""
+    """train, validation or test, from the request alone: a held-out request is in no other split,
+    with any record.
+    """
     place = int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=6).digest(), "big") / 2**48
     return "test" if place < HELD_OUT else "validation" if place < 2 * HELD_OUT else "train"
 
 
-def records(split: str, count: int, *, seed: int = 0, families: Sequence[str] = tuple(FAMILIES)) -> list[Record]:
-    """`count` right records of one split, the families in turn. Record i depends on (seed, split, family, i) alone."""
+def records(
+    split: str, count: int, *, seed: int = 0, families: Sequence[str] = tuple(FAMILIES)
+) -> list[Record]:
+    """`count` right records of one split, the families in turn. Record i depends on (seed, split,
+    family, i) alone.
+    """
     families = (families,) if isinstance(families, str) else tuple(families)
     if split not in SPLITS:
         raise ValueError(f"split: got {split!r}, takes one of {', '.join(SPLITS)}")
@@ -131,7 +177,9 @@ def records(split: str, count: int, *, seed: int = 0, families: Sequence[str] = 
         raise ValueError(f"count: got {count!r}, takes an integer above 0")
     if not families or not set(families) <= set(FAMILIES):
         raise ValueError(f"families: got {families!r}, takes some of {', '.join(FAMILIES)}")
-    return [_record(split, families[i % len(families)], seed, i // len(families)) for i in range(count)]
+    return [
+        _record(split, families[i % len(families)], seed, i // len(families)) for i in range(count)
+    ]
 
 
 def _record(split: str, family: str, seed: int, number: int) -> Record:
@@ -144,14 +192,22 @@ def _record(split: str, family: str, seed: int, number: int) -> Record:
 
 
 def template_tokenizer(vocab_size: int = VOCABULARY) -> Tokenizer:
-    """A tokenizer in which every name, keyword and run of punctuation of the training records is one token."""
+    """A tokenizer in which every name, keyword and run of punctuation of the training records is
+    one token.
+    """
     some = records("train", 4000)
-    return train_tokenizer([text for record in some for text in (record.prompt, record.target)], vocab_size)
+    return train_tokenizer(
+        [text for record in some for text in (record.prompt, record.target)], vocab_size
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m diffgemma_lite.labs.records.data", description="Print records.")
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="train the tokenizer and save it here")
+    parser = argparse.ArgumentParser(
+        prog="python -m diffgemma_lite.labs.records.data", description="Print records."
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="FOLDER", help="train the tokenizer and save it here"
+    )
     options = parser.parse_args(arguments)
     tokenizer = template_tokenizer()
     if options.tokenizer:

@@ -1,7 +1,9 @@
-"""Sudoku: full grids, puzzles with one solution, an exact solver that counts solutions. Walked through in notebook 09.
+"""Sudoku: full grids, puzzles with one solution, an exact solver that counts solutions. Walked
+through in notebook 09.
 
-A grid is a tuple of n * n digits row by row, n = 9 (boxes of 3 rows by 3 columns), 6 (2 by 3) or 4 (2 by 2); 0 is an empty
-cell. Everything is drawn from a seed, so that nothing has to be stored. Which grids a model may see in training is sudoku_splits.py's.
+A grid is a tuple of n * n digits row by row, n = 9 (boxes of 3 rows by 3 columns), 6 (2 by 3) or 4
+(2 by 2); 0 is an empty cell. Everything is drawn from a seed, so that nothing has to be stored.
+Which grids a model may see in training is sudoku_splits.py's.
 """
 
 from __future__ import annotations
@@ -44,12 +46,16 @@ def side_of(grid: Sequence[int]) -> int:
     if n * n != len(grid) or n not in BOXES:
         raise ValueError(f"grid: got {len(grid)} cells, takes 16, 36 or 81")
     if not all(0 <= d <= n for d in grid):
-        raise ValueError(f"grid: got digits from {min(grid)} to {max(grid)}, takes 0 (empty) to {n}")
+        raise ValueError(
+            f"grid: got digits from {min(grid)} to {max(grid)}, takes 0 (empty) to {n}"
+        )
     return n
 
 
 def violations(grid: Sequence[int]) -> int:
-    """Pairs of equal digits that share a row, a column or a box, once for each such unit. Empty cells break no rule."""
+    """Pairs of equal digits that share a row, a column or a box, once for each such unit. Empty
+    cells break no rule.
+    """
     n, broken = side_of(grid), 0
     for kind in range(3):
         seen: dict[tuple[int, int], int] = {}
@@ -61,7 +67,9 @@ def violations(grid: Sequence[int]) -> int:
 
 
 class _Search:
-    """Depth first: always the empty cell with the fewest digits left, digits in the order of `rng` or ascending."""
+    """Depth first: always the empty cell with the fewest digits left, digits in the order of `rng`
+    or ascending.
+    """
 
     def __init__(self, clues: Sequence[int], rng: random.Random | None = None):
         self.n, self.rng = side_of(clues), rng
@@ -132,7 +140,8 @@ class _Search:
 
 
 def solve(clues: Sequence[int], limit: int = 2) -> list[Grid]:
-    """Up to `limit` solutions of a puzzle; [] when there is none. With the default, one entry means exactly one solution.
+    """Up to `limit` solutions of a puzzle; [] when there is none. With the default, one entry means
+    exactly one solution.
 
     Errors: ValueError for a limit below 1, or clues that are no grid.
     """
@@ -147,7 +156,8 @@ def full_grid(rng: random.Random, n: int = 9) -> Grid:
 
 
 def dig(solution: Sequence[int], rng: random.Random, givens: int = 0) -> Grid:
-    """Clues of a puzzle with this as its only solution: cells are emptied in random order while it stays the only one.
+    """Clues of a puzzle with this as its only solution: cells are emptied in random order while it
+    stays the only one.
 
     Stops at `givens` clues; 0: only where no more can be emptied. May end with more than asked for.
     """
@@ -159,7 +169,9 @@ def dig(solution: Sequence[int], rng: random.Random, givens: int = 0) -> Grid:
             break
         digit, clues[cell] = clues[cell], 0
         others = _Search(clues).left(cell) & ~(1 << digit - 1)
-        if any(_solvable_with(clues, cell, d + 1) for d in range(side_of(clues)) if others >> d & 1):
+        if any(
+            _solvable_with(clues, cell, d + 1) for d in range(side_of(clues)) if others >> d & 1
+        ):
             clues[cell] = digit
         else:
             left -= 1

@@ -1,7 +1,9 @@
-"""How good is a Sudoku model? Whole puzzles right, cells right, broken rules, steps. Walked through in notebook 09.
+"""How good is a Sudoku model? Whole puzzles right, cells right, broken rules, steps. Walked through
+in notebook 09.
 
-Steps are counted by wrapping `model.decode` (`counting`), not taken from the sampler's own book-keeping; with several
-puzzles in a batch, a row's steps are those until it stopped, and the wrapper checks the longest of them.
+Steps are counted by wrapping `model.decode` (`counting`), not taken from the sampler's own
+book-keeping; with several puzzles in a batch, a row's steps are those until it stopped, and the
+wrapper checks the longest of them.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from .data import Puzzle, violations
 from ...generation import generate, generate_autoregressive
-from ...trace.observe import counting
 from ...sampler import SamplerConfig
+from ...trace.observe import counting
 from ..scores import share
 from ..step_functions import masked_step
+from .data import Puzzle, violations
 from .task import FIRST, MASK, Layout
 
 SAMPLER = SamplerConfig(max_denoising_steps=16, draw="cdf")
@@ -28,7 +30,9 @@ CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a model wrote for P puzzles: digits [P, cells], denoising steps or tokens of each [P], seconds in all."""
+    """What a model wrote for P puzzles: digits [P, cells], denoising steps or tokens of each [P],
+    seconds in all.
+    """
 
     grids: np.ndarray
     steps: np.ndarray
@@ -47,12 +51,21 @@ def only_digits(layout: Layout):
 
 
 def attempt(
-    model, layout: Layout, puzzles: Sequence[Puzzle], *, sibling: str = "uniform", sampler: SamplerConfig = SAMPLER,
-    batch_size: int = 100, seed: int = 0, digits_only: bool = True,
-) -> Attempt:  # fmt: skip
-    """Let the model solve puzzles; puzzle number i draws from the seed `seed + i`, whatever the batch.
+    model,
+    layout: Layout,
+    puzzles: Sequence[Puzzle],
+    *,
+    sibling: str = "uniform",
+    sampler: SamplerConfig = SAMPLER,
+    batch_size: int = 100,
+    seed: int = 0,
+    digits_only: bool = True,
+) -> Attempt:
+    """Let the model solve puzzles; puzzle number i draws from the seed `seed + i`, whatever the
+    batch.
 
-    digits_only limits the decoder's logits; the autoregressive sibling writes from the whole vocabulary.
+    digits_only limits the decoder's logits; the autoregressive sibling writes from the whole
+    vocabulary.
     """
     if not puzzles:
         raise ValueError("puzzles: is empty, takes at least one")
@@ -65,10 +78,14 @@ def attempt(
     return Attempt(np.concatenate(grids), np.concatenate(steps), time.perf_counter() - start)
 
 
-def _solve_batch(model, layout, puzzles, sibling, sampler, seed, digits_only) -> tuple[torch.Tensor, np.ndarray]:
+def _solve_batch(
+    model, layout, puzzles, sibling, sampler, seed, digits_only
+) -> tuple[torch.Tensor, np.ndarray]:
     """Canvas [B, C] and steps [B] of one batch."""
     dev, rows = model.device, len(puzzles)
-    clues, solution = (np.array([getattr(p, name) for p in puzzles]) for name in ("clues", "solution"))
+    clues, solution = (
+        np.array([getattr(p, name) for p in puzzles]) for name in ("clues", "solution")
+    )
     prompt = torch.from_numpy(layout.prompt(clues)).to(dev)
     generators = [torch.Generator(device=dev).manual_seed(seed + i) for i in range(rows)]
     length = layout.canvas_length
@@ -77,22 +94,35 @@ def _solve_batch(model, layout, puzzles, sibling, sampler, seed, digits_only) ->
         return tokens, np.full(rows, length)
     known, pinned = (torch.from_numpy(x).to(dev) for x in layout.canvas(clues, solution))
     masked = sibling == "masked"
-    free = [torch.randint(0, layout.vocab_size, (length,), generator=g, device=dev) for g in generators]
+    free = [
+        torch.randint(0, layout.vocab_size, (length,), generator=g, device=dev) for g in generators
+    ]
     start = torch.full_like(known, MASK) if masked else torch.stack(free)
     step = {"step_function": functools.partial(masked_step, mask_id=MASK)} if masked else {}
     with counting(model) as calls:
         out = generate(
-            model, prompt, sampler, max_new_tokens=length, generator=generators, pinned=pinned,
-            initial_canvas=torch.where(pinned, known, start),  # pinned ids are clues and cell names, never an answer
-            logits_filter=only_digits(layout) if digits_only else None, **step,
-        )  # fmt: skip
+            model,
+            prompt,
+            sampler,
+            max_new_tokens=length,
+            generator=generators,
+            pinned=pinned,
+            # pinned ids are clues and cell names, never an answer
+            initial_canvas=torch.where(pinned, known, start),
+            logits_filter=only_digits(layout) if digits_only else None,
+            **step,
+        )
     if max(out.steps[0]) != calls[0]:
-        raise RuntimeError(f"steps: generate says {max(out.steps[0])}, decode was called {calls[0]} times")
+        raise RuntimeError(
+            f"steps: generate says {max(out.steps[0])}, decode was called {calls[0]} times"
+        )
     return out.tokens, np.array(out.steps[0])
 
 
 def score(tried: Attempt, puzzles: Sequence[Puzzle]) -> dict:
-    """Exact solve (all digits), cells (those that were empty), rule violations a puzzle, mean steps, seconds a puzzle."""
+    """Exact solve (all digits), cells (those that were empty), rule violations a puzzle, mean
+    steps, seconds a puzzle.
+    """
     solution, clues = np.array([p.solution for p in puzzles]), np.array([p.clues for p in puzzles])
     right, empty = tried.grids == solution, clues == 0
     return {
@@ -109,8 +139,11 @@ def band_scores(model, layout: Layout, tests: dict[str, list[Puzzle]], **how) ->
     return {band: score(attempt(model, layout, some, **how), some) for band, some in tests.items()}
 
 
-def step_curve(model, layout: Layout, tests: dict[str, list[Puzzle]], *, sampler: SamplerConfig, **how) -> list[dict]:
-    """Exact solve and steps used for each number of denoising steps, with the adaptive stop and without.
+def step_curve(
+    model, layout: Layout, tests: dict[str, list[Puzzle]], *, sampler: SamplerConfig, **how
+) -> list[dict]:
+    """Exact solve and steps used for each number of denoising steps, with the adaptive stop and
+    without.
 
     The masked sibling stops where no mask is left, and has one row for each.
     """

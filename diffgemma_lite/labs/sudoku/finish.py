@@ -1,8 +1,10 @@
-"""From a trained Sudoku run to a shipped checkpoint: test scores, the curve over steps, weights, log and card. Notebook 09.
+"""From a trained Sudoku run to a shipped checkpoint: test scores, the curve over steps, weights,
+log and card. Notebook 09.
 
     python -m diffgemma_lite.labs.sudoku.finish assets/checkpoints/sudoku-small/recipe.json runs/sudoku --puzzles 2000
 
-The sampler's settings stand in the recipe and were chosen on validation puzzles; the test puzzles come from the seed.
+The sampler's settings stand in the recipe and were chosen on validation puzzles; the test puzzles
+come from the seed.
 """
 
 from __future__ import annotations
@@ -15,34 +17,46 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from .data import BANDS
-from .splits import puzzles
 from ...sampler import SamplerConfig
 from ..scores import percent
 from .batches import SudokuTraining
+from .data import BANDS
 from .evaluate import band_scores, step_curve
+from .splits import puzzles
 from .state import STATE
 from .task import Layout
 from .train import new_model, read_recipe, stages_of
 
 
 def trained_model(recipe: dict, layout: Layout, plan: SudokuTraining, out: Path):
-    """The model of a finished run, its weights rounded to bfloat16 as they will be stored, in float32."""
+    """The model of a finished run, its weights rounded to bfloat16 as they will be stored, in
+    float32.
+    """
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
     with safe_open(out / STATE, framework="pt") as file:
-        names = [name for name in file.keys() if name.startswith("model.")]  # noqa: SIM118 (not a dict)
-        model.load_state_dict({name.removeprefix("model."): file.get_tensor(name) for name in names})
+        names = [name for name in file.keys() if name.startswith("model.")]
+        model.load_state_dict(
+            {name.removeprefix("model."): file.get_tensor(name) for name in names}
+        )
     model.generation_defaults = recipe["generation"]
     return model.to(torch.bfloat16).to(torch.float32).eval().set_kernels(fused_norm=True)
 
 
 def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
-    """Score the trained weights on `count` test puzzles a band and write everything beside the recipe."""
+    """Score the trained weights on `count` test puzzles a band and write everything beside the
+    recipe.
+    """
     recipe, layout, plan = read_recipe(recipe_path)
     lacking = [name for name in ("generation", "chosen") if name not in recipe]
     if lacking or not (out / STATE).exists():
-        what = f"recipe: lacks {', '.join(lacking)}" if lacking else f"out: {out} holds no run ({STATE})"
-        raise ValueError(f"{what}, takes a recipe with generation and chosen, and the folder of its finished run")
+        what = (
+            f"recipe: lacks {', '.join(lacking)}"
+            if lacking
+            else f"out: {out} holds no run ({STATE})"
+        )
+        raise ValueError(
+            f"{what}, takes a recipe with generation and chosen, and the folder of its finished run"
+        )
     model, folder = trained_model(recipe, layout, plan, out), recipe_path.parent
     tests = {band: puzzles("test", band, count) for band in BANDS}
     sampler = SamplerConfig.from_defaults(recipe["generation"], draw="cdf")
@@ -64,7 +78,9 @@ def finish(recipe_path: Path, out: Path, count: int, curve_count: int) -> None:
 
 
 def stages_and_logs(recipe: dict) -> list[tuple[dict, str]]:
-    """(the stage's recipe, the file that keeps its log) of each stage of training, the first one first."""
+    """(the stage's recipe, the file that keeps its log) of each stage of training, the first one
+    first.
+    """
     names = ["log.jsonl", *(f"log-before-{n}.jsonl" for n in range(1, len(stages_of(recipe))))]
     return list(zip(stages_of(recipe), names, strict=True))[::-1]
 
@@ -74,7 +90,9 @@ def models_of_stages(recipe: dict, layout: Layout, plan: SudokuTraining, out: Pa
     steps = 0
     for depth in reversed(range(len(stages_of(recipe)))):
         folder = out.joinpath(*["first"] * depth)
-        steps += json.loads((folder / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])["step"]
+        steps += json.loads((folder / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])[
+            "step"
+        ]
         yield steps, trained_model(recipe, layout, plan, folder)
 
 
@@ -88,20 +106,31 @@ def stage_line(stage: dict, log: Path) -> str:
     """What one stage did, for the card."""
     last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
     plan, minutes = SudokuTraining(**stage["train"]), last["seconds"] / 60
-    line = (f"{last['step']:,} steps of {plan.batch_size} rows with {stage['puzzles']:,} puzzles, seed {plan.seed}; "
-            f"{minutes:.0f} minutes, {plan.precision}, {stage.get('run', 'nothing said of the machine')}. Log: `{log.name}`.\n"
-            f"     {plan.batch_size - plan.own_rows} rows are spoilt answers; {plan.slips:.0%} of these have digits, written or given, "
-            "as their noise instead of any token.")  # fmt: skip
+    line = (
+        f"{last['step']:,} steps of {plan.batch_size} rows with {stage['puzzles']:,} puzzles, seed {plan.seed}; "
+        f"{minutes:.0f} minutes, {plan.precision}, {stage.get('run', 'nothing said of the machine')}. Log: `{log.name}`.\n"
+        f"     {plan.batch_size - plan.own_rows} rows are spoilt answers; {plan.slips:.0%} of these have digits, written or given, "
+        "as their noise instead of any token."
+    )
     how = ", each in a new disguise before each step" if plan.own_disguised else ""
-    own = (f"\n     {plan.own_rows} rows are runs of the sampler under way, out of {plan.own_runs:,} taken in turn{how} "
-           "(`diffgemma_lite/labs/sudoku/own_states.py`).")  # fmt: skip
+    own = (
+        f"\n     {plan.own_rows} rows are runs of the sampler under way, out of {plan.own_runs:,} taken in turn{how} "
+        "(`diffgemma_lite/labs/sudoku/own_states.py`)."
+    )
     return line + (own if plan.own_rows else "")
 
 
 def card(folder: Path, recipe: dict, layout: Layout, scores: dict, size: int) -> str:
     """The model card; every number in it comes from the run."""
-    name, sampler, published = folder.name, SamplerConfig.from_defaults(recipe["generation"]), SamplerConfig()
-    trained = "\n".join(f"  {n}. {stage_line(stage, folder / log)}" for n, (stage, log) in enumerate(stages_and_logs(recipe), 1))
+    name, sampler, published = (
+        folder.name,
+        SamplerConfig.from_defaults(recipe["generation"]),
+        SamplerConfig(),
+    )
+    trained = "\n".join(
+        f"  {n}. {stage_line(stage, folder / log)}"
+        for n, (stage, log) in enumerate(stages_and_logs(recipe), 1)
+    )
     mean_steps = sum(s["steps"] for s in scores["bands"].values()) / len(scores["bands"])
     rows = "\n".join(
         f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | {percent(s['exact'], 2)} "
@@ -148,11 +177,18 @@ like a right one.
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Score a trained Sudoku run and write its checkpoint beside the recipe.")
+    parser = argparse.ArgumentParser(
+        description="Score a trained Sudoku run and write its checkpoint beside the recipe."
+    )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("out", type=Path, help="folder of the run")
     parser.add_argument("--puzzles", type=int, default=2000, help="test puzzles a band")
-    parser.add_argument("--curve", type=int, default=200, help="test puzzles a band for the curve over steps; 0: none")
+    parser.add_argument(
+        "--curve",
+        type=int,
+        default=200,
+        help="test puzzles a band for the curve over steps; 0: none",
+    )
     given = parser.parse_args(arguments)
     finish(given.recipe, given.out, given.puzzles, given.curve)
 

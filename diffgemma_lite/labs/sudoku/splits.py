@@ -1,9 +1,11 @@
-"""Which grids are for training, validation and test, and the puzzles of each, by seed. Walked through in notebook 09.
+"""Which grids are for training, validation and test, and the puzzles of each, by seed. Walked
+through in notebook 09.
 
-A sudoku stays a sudoku when digits are renamed, rows change places inside their band, bands change places, the same for
-columns, or rows and columns are exchanged: about 1.2e12 ways. A test grid that is a training grid in disguise would be
-worth nothing, so the split is decided by a hash that all disguises share (`invariant`). Training grids can then be disguised
-afresh at every look (`disguise`), and cannot become test grids.
+A sudoku stays a sudoku when digits are renamed, rows change places inside their band, bands change
+places, the same for columns, or rows and columns are exchanged: about 1.2e12 ways. A test grid that
+is a training grid in disguise would be worth nothing, so the split is decided by a hash that all
+disguises share (`invariant`). Training grids can then be disguised afresh at every look
+(`disguise`), and cannot become test grids.
 """
 
 from __future__ import annotations
@@ -33,21 +35,28 @@ def _cycles(a: Sequence[int], b: Sequence[int]) -> str:
 
 
 def _line_pairs(lines: Sequence[Sequence[int]], size: int) -> str:
-    """Cycle types between lines: inside each band, then across bands. Blind to the order of lines and bands and to names."""
+    """Cycle types between lines: inside each band, then across bands. Blind to the order of lines
+    and bands and to names.
+    """
     inside: list[list[str]] = [[] for _ in range(len(lines) // size)]
     across = []
     for i, j in itertools.combinations(range(len(lines)), 2):
-        (inside[i // size] if i // size == j // size else across).append(_cycles(lines[i], lines[j]))
+        (inside[i // size] if i // size == j // size else across).append(
+            _cycles(lines[i], lines[j])
+        )
     return repr((sorted(sorted(band) for band in inside), sorted(across)))
 
 
 def invariant(grid: Sequence[int]) -> int:
-    """A number that all disguises of a full grid share. (Different grids may share it too; that costs nothing here.)"""
+    """A number that all disguises of a full grid share. (Different grids may share it too; that
+    costs nothing here.)
+    """
     n = side_of(grid)
     high, wide = BOXES[n]
     rows = [grid[r * n : r * n + n] for r in range(n)]
     cols = list(zip(*rows, strict=True))
-    where = [[row.index(d) for row in rows] for d in range(1, n + 1)]  # column of digit d in each row
+    # column of digit d in each row
+    where = [[row.index(d) for row in rows] for d in range(1, n + 1)]
     digits = sorted(_cycles(a, b) for a, b in itertools.combinations(where, 2))
     text = repr((sorted((_line_pairs(rows, high), _line_pairs(cols, wide))), digits))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
@@ -59,11 +68,14 @@ def split_of(grid: Sequence[int]) -> str:
     return next(name for name, parts in _SHARES.items() if part in parts)
 
 
-def grids(split: str, n: int = 9, seed: int = 0, stream: str = "") -> Iterator[tuple[Grid, random.Random]]:
-    """Full grids of a split without end, each with random numbers of its own; another `stream` means other grids.
+def grids(
+    split: str, n: int = 9, seed: int = 0, stream: str = ""
+) -> Iterator[tuple[Grid, random.Random]]:
+    """Full grids of a split without end, each with random numbers of its own; another `stream`
+    means other grids.
 
-    Errors: ValueError for no split, or for n = 4 and another split than training: the 288 grids of side 4 are so few in
-    disguise that none can be held out.
+    Errors: ValueError for no split, or for n = 4 and another split than training: the 288 grids of
+    side 4 are so few in disguise that none can be held out.
     """
     if n == 4 and split != "train":
         raise ValueError(f"n: got 4 with split {split!r}, takes 6 or 9, or split 'train'")
@@ -77,7 +89,8 @@ def grids(split: str, n: int = 9, seed: int = 0, stream: str = "") -> Iterator[t
 
 
 def puzzles(split: str, band: str, count: int, seed: int = 0) -> list[Puzzle]:
-    """9 x 9 puzzles of one band, one for each grid, givens spread evenly over the band. About 30 ms each.
+    """9 x 9 puzzles of one band, one for each grid, givens spread evenly over the band. About 30 ms
+    each.
 
     Errors: ValueError for no split or band, or a count below 1.
     """
@@ -98,10 +111,14 @@ def puzzles(split: str, band: str, count: int, seed: int = 0) -> list[Puzzle]:
 
 
 def minimal_puzzles(count: int, seed: int = 0, n: int = 9, split: str = "train") -> list[Puzzle]:
-    """Puzzles that no clue can be taken from, one for each grid. Every set of clues around them has one solution as well."""
+    """Puzzles that no clue can be taken from, one for each grid. Every set of clues around them has
+    one solution as well.
+    """
     if count < 1:
         raise ValueError(f"count: got {count}, takes at least 1")
-    return [Puzzle(dig(grid, rng), grid) for grid, rng in itertools.islice(grids(split, n, seed), count)]
+    return [
+        Puzzle(dig(grid, rng), grid) for grid, rng in itertools.islice(grids(split, n, seed), count)
+    ]
 
 
 def _disguised_order(rng: np.random.Generator, rows: int, n: int, size: int) -> np.ndarray:
@@ -112,21 +129,37 @@ def _disguised_order(rng: np.random.Generator, rows: int, n: int, size: int) -> 
 
 
 def disguise(grid: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A random disguise of each grid [B, cells]: returns the new digits and, for each new cell, which old cell it shows.
+    """A random disguise of each grid [B, cells]: returns the new digits and, for each new cell,
+    which old cell it shows.
 
-    Zeros stay zeros. `np.take_along_axis(mask, source, 1)` disguises a mask of the same cells in the same way.
+    Zeros stay zeros. `np.take_along_axis(mask, source, 1)` disguises a mask of the same cells in
+    the same way.
     """
     rows, cells = grid.shape
     n = side_of(grid[0].tolist())
     high, wide = BOXES[n]
     r, c = _disguised_order(rng, rows, n, high), _disguised_order(rng, rows, n, wide)
     turned = rng.random(rows)[:, None, None] < (0.5 if high == wide else 0.0)
-    source = np.where(turned, c[:, None, :] * n + r[:, :, None], r[:, :, None] * n + c[:, None, :]).reshape(rows, cells)
-    names = np.concatenate([np.zeros((rows, 1), np.int64), rng.permuted(np.tile(np.arange(1, n + 1), (rows, 1)), axis=1)], 1)
+    source = np.where(
+        turned, c[:, None, :] * n + r[:, :, None], r[:, :, None] * n + c[:, None, :]
+    ).reshape(rows, cells)
+    names = np.concatenate(
+        [
+            np.zeros((rows, 1), np.int64),
+            rng.permuted(np.tile(np.arange(1, n + 1), (rows, 1)), axis=1),
+        ],
+        1,
+    )
     return np.take_along_axis(names, np.take_along_axis(grid, source, 1), 1), source
 
 
 def draw_clues(minimal: np.ndarray, givens: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Which cells to show, bool [B, cells]: those of a minimal puzzle (bool [B, cells]) and others, up to `givens` [B]."""
-    order = np.where(minimal, -1.0, rng.random(minimal.shape)).argsort(1, kind="stable").argsort(1, kind="stable")
+    """Which cells to show, bool [B, cells]: those of a minimal puzzle (bool [B, cells]) and others,
+    up to `givens` [B].
+    """
+    order = (
+        np.where(minimal, -1.0, rng.random(minimal.shape))
+        .argsort(1, kind="stable")
+        .argsort(1, kind="stable")
+    )
     return order < np.maximum(givens, minimal.sum(1))[:, None]

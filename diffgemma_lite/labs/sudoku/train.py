@@ -1,12 +1,14 @@
-"""Training on Sudoku: three siblings with one backbone, one data stream and one budget. Walked through in notebook 09.
+"""Training on Sudoku: three siblings with one backbone, one data stream and one budget. Walked
+through in notebook 09.
 
     uniform         each digit is replaced with probability t by any token of the vocabulary; the decoder restores them
     masked          each digit is replaced with probability t by the mask; the decoder restores the masked ones
     autoregressive  the encoder side predicts each digit from the puzzle and the digits before it
 
-A batch is a function of (seed, step) (batches.py): nothing random lives in the loop, and resuming is exact, as in the
-package's train.py, whose optimizer this file uses. Half of the rows are told what a first pass believed (self-conditioning).
-In a later stage rows may be runs of the sampler under way instead (own_states.py), which stand in the checkpoint.
+A batch is a function of (seed, step) (batches.py): nothing random lives in the loop, and resuming
+is exact, as in the package's train.py, whose optimizer this file uses. Half of the rows are told
+what a first pass believed (self-conditioning). In a later stage rows may be runs of the sampler
+under way instead (own_states.py), which stand in the checkpoint.
 
     python -m diffgemma_lite.labs.sudoku.train assets/checkpoints/sudoku-small/recipe.json runs/sudoku      # resumes
 """
@@ -35,25 +37,34 @@ from .state import STATE, load_run, save_run
 from .task import Layout, start_geometry
 
 NEEDED = ("layout", "model", "look", "puzzles", "train")
-OPTIONAL = ("about", "run", "first", "chosen", "generation", "tests", "sampler", "each")  # of a recipe, for other commands too
+# of a recipe, for other commands too
+OPTIONAL = ("about", "run", "first", "chosen", "generation", "tests", "sampler", "each")
 
 
 def _same_prompt_cache(model: DiffusionGemma, prompt: Tensor, layout: Layout) -> KVCache:
-    """The encoder's cache [B, ...]. Where every puzzle has the same prompt (legend, pairs), it is read once for all rows."""
+    """The encoder's cache [B, ...]. Where every puzzle has the same prompt (legend, pairs), it is
+    read once for all rows.
+    """
     if layout.name not in ("legend", "pairs"):
         return model.encode(prompt)
     one, rows = model.encode(prompt[:1]), len(prompt)
-    return KVCache(*(tuple(x.expand(rows, -1, -1, -1) for x in side) for side in (one.keys, one.values)))
+    return KVCache(
+        *(tuple(x.expand(rows, -1, -1, -1) for x in side) for side in (one.keys, one.values))
+    )
 
 
 def sudoku_loss(model: DiffusionGemma, batch: SudokuBatch, layout: Layout, sibling: str) -> Tensor:
-    """Mean cross-entropy in nats over the counted positions: of the decoder, or (autoregressive) of the next token."""
+    """Mean cross-entropy in nats over the counted positions: of the decoder, or (autoregressive) of
+    the next token.
+    """
     if sibling == "autoregressive":
         hidden, _ = model.encode_hidden(torch.cat([batch.prompt, batch.clean[:, :-1]], 1))
         written = hidden[:, batch.prompt.shape[1] - 1 :]
         return mean_cross_entropy(model.logits(written), batch.clean, batch.counted).mean()
     cache, half = _same_prompt_cache(model, batch.prompt, layout), len(batch.clean) // 2
-    first = KVCache(*(tuple(x[:half].detach() for x in side) for side in (cache.keys, cache.values)))
+    first = KVCache(
+        *(tuple(x[:half].detach() for x in side) for side in (cache.keys, cache.values))
+    )
     with torch.no_grad():
         belief = model.decode(batch.noisy[:half], first)
     belief = torch.cat([belief, torch.zeros_like(belief)])
@@ -62,30 +73,50 @@ def sudoku_loss(model: DiffusionGemma, batch: SudokuBatch, layout: Layout, sibli
     return mean_cross_entropy(logits, batch.clean, batch.counted).mean()
 
 
-def own_states_loss(model: DiffusionGemma, batch: OwnBatch, layout: Layout) -> tuple[Tensor, Tensor]:
-    """(mean cross-entropy in nats over the counted positions, logits [B, C, V]) of rows that bring a belief or none."""
-    logits = model.decode(batch.canvas, _same_prompt_cache(model, batch.prompt, layout), batch.belief, batch.told)
+def own_states_loss(
+    model: DiffusionGemma, batch: OwnBatch, layout: Layout
+) -> tuple[Tensor, Tensor]:
+    """(mean cross-entropy in nats over the counted positions, logits [B, C, V]) of rows that bring
+    a belief or none.
+    """
+    logits = model.decode(
+        batch.canvas, _same_prompt_cache(model, batch.prompt, layout), batch.belief, batch.told
+    )
     return mean_cross_entropy(logits, batch.clean, batch.counted).mean(), logits
 
 
 def train_sudoku(
-    model: DiffusionGemma, layout: Layout, stacked: tuple[np.ndarray, np.ndarray], plan: SudokuTraining, *,
-    folder: str | Path | None = None, on_log: Callable[[dict], bool | None] | None = None,
-) -> list[dict]:  # fmt: skip
-    """Train in place and return the log. `folder`: checkpoint and log.jsonl; a run found there goes on, exactly.
+    model: DiffusionGemma,
+    layout: Layout,
+    stacked: tuple[np.ndarray, np.ndarray],
+    plan: SudokuTraining,
+    *,
+    folder: str | Path | None = None,
+    on_log: Callable[[dict], bool | None] | None = None,
+) -> list[dict]:
+    """Train in place and return the log. `folder`: checkpoint and log.jsonl; a run found there goes
+    on, exactly.
 
     on_log(entry) returning True stops early, after a checkpoint.
     """
     if plan.sibling == "autoregressive" and layout.name in ("legend", "pairs"):
-        raise ValueError(f"sibling: got autoregressive in layout {layout.name}, takes plain or named (the puzzle as prompt)")
+        raise ValueError(
+            f"sibling: got autoregressive in layout {layout.name}, takes plain or named (the puzzle as prompt)"
+        )
     folder = None if folder is None else Path(folder)
-    adam = {name: getattr(plan, name) for name in ("steps", "learning_rate", "weight_decay", "betas")}
+    adam = {
+        name: getattr(plan, name) for name in ("steps", "learning_rate", "weight_decay", "betas")
+    }
     optimizer = make_optimizer(model, TrainConfig(**adam))
     own = OwnStates(layout, stacked, plan) if plan.own_rows else None
     step, log = (0, []) if folder is None else load_run(folder, model, optimizer, plan, own)
     loss_of = sudoku_loss if own is None else own_states_loss
     loss_of = torch.compile(loss_of, dynamic=False) if plan.compile else loss_of
-    cast = torch.autocast(model.device.type, torch.bfloat16) if plan.precision == "bfloat16" else contextlib.nullcontext()
+    cast = (
+        torch.autocast(model.device.type, torch.bfloat16)
+        if plan.precision == "bfloat16"
+        else contextlib.nullcontext()
+    )
     spent, start = log[-1]["seconds"] if log else 0.0, time.perf_counter()
     stopped, sums = False, []
     model.set_kernels(experts=plan.experts, fused_norm=True).train()
@@ -107,14 +138,26 @@ def train_sudoku(
         if step % plan.log_every == 0 or step == plan.steps:
             mean = torch.stack(sums).mean(0).tolist()
             if not all(map(np.isfinite, mean)):
-                raise ValueError(f"loss: got {mean[0]} at step {step}, takes a finite one: lower learning_rate")
+                raise ValueError(
+                    f"loss: got {mean[0]} at step {step}, takes a finite one: lower learning_rate"
+                )
             seconds, sums = spent + time.perf_counter() - start, []
-            log.append({"step": step, "loss": mean[0], "grad_norm": mean[1], "lr": plan.rate(step - 1), "seconds": seconds})
+            log.append(
+                {
+                    "step": step,
+                    "loss": mean[0],
+                    "grad_norm": mean[1],
+                    "lr": plan.rate(step - 1),
+                    "seconds": seconds,
+                }
+            )
             log[-1] |= {} if own is None else own.take_ended()
             looked = time.perf_counter()
             stopped = on_log is not None and bool(on_log(log[-1]))
             start += time.perf_counter() - looked  # what the caller does with it is not training
-        if folder is not None and (step % plan.checkpoint_every == 0 or stopped or step == plan.steps):
+        if folder is not None and (
+            step % plan.checkpoint_every == 0 or stopped or step == plan.steps
+        ):
             save_run(folder, model, optimizer, step, log, plan, own)
     model.eval()
     return log
@@ -129,41 +172,67 @@ def new_model(layout: Layout, sizes: dict, seed: int, look: float = 3.0) -> Diff
 
 
 def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
-    """recipe.json -> (everything in it, layout, plan of the last stage). Errors: ValueError for a key it lacks or cannot have."""
+    """recipe.json -> (everything in it, layout, plan of the last stage). Errors: ValueError for a
+    key it lacks or cannot have.
+    """
     recipe = read_object("recipe", path, NEEDED, OPTIONAL)
     check_integer("puzzles", recipe["puzzles"], 1)
-    layout, plan = from_object("layout", Layout, recipe["layout"]), from_object("train", SudokuTraining, recipe["train"])
+    layout, plan = (
+        from_object("layout", Layout, recipe["layout"]),
+        from_object("train", SudokuTraining, recipe["train"]),
+    )
     try:
         layout.config(**recipe["model"])
     except TypeError as error:
-        raise ValueError(f"model: got {recipe['model']!r}, takes sizes that Layout.config takes ({error})") from error
+        raise ValueError(
+            f"model: got {recipe['model']!r}, takes sizes that Layout.config takes ({error})"
+        ) from error
     return recipe, layout, plan
 
 
 def stages_of(recipe: dict) -> list[dict]:
-    """The recipe of each stage, the last one first: the same with what "first" changes (train, and puzzles, run, about)."""
+    """The recipe of each stage, the last one first: the same with what "first" changes (train, and
+    puzzles, run, about).
+    """
     found = [recipe]
     while "first" in recipe:
         first = recipe["first"]
-        if not isinstance(first, dict) or "train" not in first or set(first) - {"about", "puzzles", "train", "run", "first"}:
+        if (
+            not isinstance(first, dict)
+            or "train" not in first
+            or set(first) - {"about", "puzzles", "train", "run", "first"}
+        ):
             got = ", ".join(first) if isinstance(first, dict) else first
-            raise ValueError(f"first: got {got}, takes train, and any of about, puzzles, run, first")
-        recipe = {name: value for name, value in recipe.items() if name not in ("first", "run", "about")} | first
+            raise ValueError(
+                f"first: got {got}, takes train, and any of about, puzzles, run, first"
+            )
+        recipe = {
+            name: value for name, value in recipe.items() if name not in ("first", "run", "about")
+        } | first
         found.append(recipe)
     for stage in found:
         from_object("train", SudokuTraining, stage["train"])
     return found
 
 
-def train_recipe(recipe: dict, out: Path, on_log: Callable[[dict], None] | None = None) -> DiffusionGemma:
-    """Train what a recipe says in the folder `out`, or go on there. With "first" an earlier stage comes before it, in out/first,
-    and the training starts from its weights."""
-    ran, layout, plan = stages_of(recipe), Layout(**recipe["layout"]), SudokuTraining(**recipe["train"])
+def train_recipe(
+    recipe: dict, out: Path, on_log: Callable[[dict], None] | None = None
+) -> DiffusionGemma:
+    """Train what a recipe says in the folder `out`, or go on there. With "first" an earlier stage
+    comes before it, in out/first, and the training starts from its weights."""
+    ran, layout, plan = (
+        stages_of(recipe),
+        Layout(**recipe["layout"]),
+        SudokuTraining(**recipe["train"]),
+    )
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
     if len(ran) > 1 and not (out / STATE).exists():
         model.load_state_dict(train_recipe(ran[1], out / "first", on_log).state_dict())
     stacked = training_puzzles(recipe["puzzles"], layout.n, out / "puzzles.npz")
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(stacked[0]):,} puzzles", flush=True)
+    print(
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(stacked[0]):,} puzzles",
+        flush=True,
+    )
     train_sudoku(model, layout, stacked, plan, folder=out, on_log=on_log)
     return model
 
