@@ -27,7 +27,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # tests only.
 _hook = jaxtyping.install_import_hook("diffgemma_lite", "typechecker.check")  # tests/typechecker.py
 
-import torch
+import torch  # noqa: E402
 
 THREADS = 2  # sums split over another number of threads differ in the last bit
 

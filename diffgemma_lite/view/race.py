@@ -126,7 +126,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 def size_words(count: float) -> str:
     """Bytes in the unit that leaves one to three digits before the point."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+        if count < 1000 or unit == "GB":
             break
         count /= 1000
     else:

@@ -37,7 +37,7 @@ def tiny(seed: int = 0, **changes) -> DiffusionGemma:
             p.data.normal_(0.0, 1.5 / math.sqrt(p.shape[-1]), generator=g)
         else:
             p.data.uniform_(0.6, 1.6, generator=g)
-    for name, b in model.named_buffers():
+    for _, b in model.named_buffers():
         b.uniform_(0.7, 1.1, generator=g)
     return model.eval()
 

@@ -178,7 +178,7 @@ def test_source_shows_a_piece_of_the_code_that_runs():
     assert (
         piece.code.startswith('style = "display:inline-block') and len(piece.code.splitlines()) == 1
     )
-    assert piece.where == "teach/figures.py: beside"
+    assert piece.where == "course/figures.py: beside"
     plain = html.unescape(re.sub(r"<[^>]*>", "", piece._repr_html_()))
     assert plain == piece.where + piece.code and repr(piece) == f"# {piece.where}\n{piece.code}"
     assert 'string-color)">&quot;' in piece._repr_html_()

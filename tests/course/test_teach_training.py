@@ -12,7 +12,7 @@ from diffgemma_lite.loss import collate
 from diffgemma_lite.model import DiffusionGemma
 from diffgemma_lite.train import TrainConfig, train
 
-from .tiny import Example, refused, tiny
+from tiny import Example, refused, tiny
 
 
 def test_the_language():

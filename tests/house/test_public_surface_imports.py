@@ -13,7 +13,7 @@ import pytest
 import diffgemma_lite
 
 PACKAGE = Path(diffgemma_lite.__file__).parent
-NEEDS_MORE = ("view", "teach", "notebook_tools")  # these draw, or run notebooks
+NEEDS_MORE = ("view", "course")  # these draw, or run notebooks
 BLOCKED = (
     "tqdm",
     "tokenizers",

@@ -25,7 +25,7 @@ from diffgemma_lite.labs.python_text.evaluate import (
 )
 from diffgemma_lite.sampler import SamplerConfig
 
-from .tiny import C, Example, refused, tiny
+from tiny import C, Example, refused, tiny
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small"
 FEW = SamplerConfig(max_denoising_steps=2, confidence_threshold=None)

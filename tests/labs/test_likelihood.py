@@ -19,7 +19,7 @@ from diffgemma_lite.labs.likelihood import (
 )
 from diffgemma_lite.labs.toy_world.world import World, chain, entropy, phrases
 
-from .tiny import C, Example, V, generator, random_ids, refused, tiny
+from tiny import C, Example, V, generator, random_ids, refused, tiny
 
 WORLD = phrases({"a b a": 0.5, "b a a": 0.3, "c c b": 0.1}, slips=0.1)
 

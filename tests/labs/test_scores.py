@@ -10,7 +10,7 @@ import pytest
 
 from diffgemma_lite.labs.scores import begun_scores, named_weights, percent, share
 
-from .tiny import refused
+from tiny import refused
 
 
 def test_share_is_wilsons_interval():

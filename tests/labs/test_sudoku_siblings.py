@@ -18,7 +18,7 @@ from diffgemma_lite.labs.sudoku.splits import minimal_puzzles, split_of
 from diffgemma_lite.labs.sudoku.task import Layout
 from diffgemma_lite.labs.sudoku.train import new_model, read_recipe, train_recipe, train_sudoku
 
-from .tiny import refused
+from tiny import refused
 
 PLAN = dict(
     steps=2,

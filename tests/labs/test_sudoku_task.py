@@ -19,7 +19,7 @@ from diffgemma_lite.labs.sudoku.task import FIRST, LAYOUTS, MASK, Layout
 from diffgemma_lite.labs.sudoku.train import new_model, sudoku_loss, train_sudoku
 from diffgemma_lite.trace.observe import counting
 
-from .tiny import refused
+from tiny import refused
 
 SIZES = dict(width=32, layers=2)
 PLAN = SudokuTraining(
