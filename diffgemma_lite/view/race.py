@@ -125,8 +125,8 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def size_words(count: float) -> str:
     """Bytes in the unit that leaves one to three digits before the point."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+    for unit in ("B", "kB", "MB", "GB"):  # noqa: B007 (used after the loop)
+        if count < 1000:
             break
         count /= 1000
     else:

@@ -6,13 +6,12 @@ import math
 
 import pytest
 import torch
+from tiny import Example, refused, tiny
 
 from diffgemma_lite.course import training as task
 from diffgemma_lite.loss import collate
 from diffgemma_lite.model import DiffusionGemma
 from diffgemma_lite.train import TrainConfig, train
-
-from tiny import Example, refused, tiny
 
 
 def test_the_language():

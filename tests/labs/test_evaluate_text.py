@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import C, Example, refused, tiny
 
 from diffgemma_lite.labs import recipe as recipes
 from diffgemma_lite.labs.python_text import evaluate as module
@@ -24,8 +25,6 @@ from diffgemma_lite.labs.python_text.evaluate import (
     stutter,
 )
 from diffgemma_lite.sampler import SamplerConfig
-
-from tiny import C, Example, refused, tiny
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small"
 FEW = SamplerConfig(max_denoising_steps=2, confidence_threshold=None)

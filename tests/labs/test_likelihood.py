@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny import C, Example, V, generator, random_ids, refused, tiny
 
 from diffgemma_lite.labs.likelihood import (
     bound,
@@ -18,8 +19,6 @@ from diffgemma_lite.labs.likelihood import (
     world_denoiser,
 )
 from diffgemma_lite.labs.toy_world.world import World, chain, entropy, phrases
-
-from tiny import C, Example, V, generator, random_ids, refused, tiny
 
 WORLD = phrases({"a b a": 0.5, "b a a": 0.3, "c c b": 0.1}, slips=0.1)
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from tiny import refused
 
 from diffgemma_lite.labs.scores import begun_scores, named_weights, percent, share
-
-from tiny import refused
 
 
 def test_share_is_wilsons_interval():

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from tiny import refused
 
 from diffgemma_lite.labs.sudoku import data as sudoku
 from diffgemma_lite.labs.sudoku.splits import (
@@ -18,8 +19,6 @@ from diffgemma_lite.labs.sudoku.splits import (
     puzzles,
     split_of,
 )
-
-from tiny import refused
 
 KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 SOLVED = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny import refused
 
 from diffgemma_lite.labs.sudoku.batches import SudokuTraining, stack_puzzles
 from diffgemma_lite.labs.sudoku.data import violations
@@ -25,8 +26,6 @@ from diffgemma_lite.labs.sudoku.train import (
     train_sudoku,
 )
 from diffgemma_lite.sampler import Step, denoise_step
-
-from tiny import refused
 
 SIZES, LAYOUT = dict(width=32, layers=2), Layout("legend", 4, spare=10)
 SAMPLER = dict(max_denoising_steps=4, t_max=1.5, t_min=1.0, entropy_bound=0.2)

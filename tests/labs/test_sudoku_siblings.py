@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from tiny import refused
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.course.sudoku import board
@@ -17,8 +18,6 @@ from diffgemma_lite.labs.sudoku.siblings import compare, compare_layouts, small_
 from diffgemma_lite.labs.sudoku.splits import minimal_puzzles, split_of
 from diffgemma_lite.labs.sudoku.task import Layout
 from diffgemma_lite.labs.sudoku.train import new_model, read_recipe, train_recipe, train_sudoku
-
-from tiny import refused
 
 PLAN = dict(
     steps=2,

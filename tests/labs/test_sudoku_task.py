@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny import refused
 
 from diffgemma_lite import DiffusionGemma
 from diffgemma_lite.labs.sudoku.batches import SudokuTraining, draw_batch, stack_puzzles
@@ -18,8 +19,6 @@ from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
 from diffgemma_lite.labs.sudoku.task import FIRST, LAYOUTS, MASK, Layout
 from diffgemma_lite.labs.sudoku.train import new_model, sudoku_loss, train_sudoku
 from diffgemma_lite.trace.observe import counting
-
-from tiny import refused
 
 SIZES = dict(width=32, layers=2)
 PLAN = SudokuTraining(
