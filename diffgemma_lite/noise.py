@@ -14,14 +14,16 @@ step (Euler step).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
 from torch import Generator, Tensor
 
-from .checks import check_generators, check_integer, check_tensor
+from .checks import PER_ROW, check_generators, check_integer, door, integer
 
-Generators = Generator | Sequence[Generator] | None
+# one for all rows, a list with one per row, or torch's global one
+Generators = Annotated[Generator | Sequence[Generator] | None, PER_ROW]
 
 
 def rand_rows(draw, shape: tuple[int, ...], generator: Generators) -> Tensor:
@@ -45,32 +47,27 @@ def uniform_tokens(
 
 
 def _check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    check_tensor(name, ids, "token ids", ("B", "C"))
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
         raise ValueError(
             f"{name}: got ids from {int(ids.min())} to {int(ids.max())}, takes 0 to {vocab_size - 1}"
         )
 
 
-def _check_belief(x_t: Tensor, p_x0: Tensor, **levels: Tensor) -> None:
-    """A canvas, what is believed about it, and noise levels, one per row. NaN is let through: it
-    has to be seen where it arose.
-    """
-    check_tensor("p_x0", p_x0, "floating-point numbers", ("B", "C", "V"))
+def _check_belief(x_t: Tensor, p_x0: Tensor) -> None:
+    """A canvas and what is believed about it. NaN is let through: it is seen where it arose."""
     _check_ids("x_t", x_t, p_x0.shape[-1])
-    check_tensor("p_x0", p_x0, "floating-point numbers", (*x_t.shape, "V"), x_t.device)
     if bool((p_x0 < 0).any()) or bool(((p_x0.sum(-1) - 1).abs() > 0.02).any()):
         raise ValueError(
-            "p_x0: got negative numbers or sums that are not 1, takes probabilities of the clean token"
+            "p_x0: got negative numbers or sums that are not 1, takes probabilities of the clean "
+            "token"
         )
-    for name, level in levels.items():
-        check_tensor(name, level, "numbers", (len(x_t),), x_t.device)
 
 
+@door
 def corrupt(
     x: Int[Tensor, "b c"],
-    t: Float[Tensor, "b"],
-    vocab_size: int,
+    t: Real[Tensor, "b"],
+    vocab_size: Annotated[int, integer("an integer of at least 1", 1)],
     generator: Generators = None,
     pinned: Bool[Tensor, "b c"] | None = None,
     mask_id: int | None = None,
@@ -83,39 +80,32 @@ def corrupt(
     t (1 - 1/V). `pinned` positions stay clean. Errors: ValueError when t leaves [0, 1], an id the
     vocabulary, or a shape or dtype is another.
     """
-    check_integer("vocab_size", vocab_size, 1)
     _check_ids("x", x, vocab_size)
-    check_tensor("t", t, "numbers", (len(x),), x.device)
     if not bool(((t >= 0) & (t <= 1)).all()):  # NaN is refused too
         raise ValueError(
             f"t: got {t.tolist()}, takes one noise level from 0 to 1 for each of the {len(x)} rows"
         )
-    if pinned is not None:
-        check_tensor("pinned", pinned, "torch.bool", tuple(x.shape), x.device)
     if mask_id is not None:
         check_integer("mask_id", mask_id, 0, vocab_size)
-    hit = (
-        rand_rows(
-            lambda s, g: torch.rand(s, generator=g, device=x.device), tuple(x.shape), generator
-        )
-        < t[:, None]
-    )
+    shape = tuple(x.shape)
+    uniform = rand_rows(lambda s, g: torch.rand(s, generator=g, device=x.device), shape, generator)
+    hit = uniform < t[:, None]
     if pinned is not None:
         hit = hit & ~pinned
-    noise = (
-        uniform_tokens(tuple(x.shape), vocab_size, generator, x.device)
-        if mask_id is None
-        else torch.full_like(x, mask_id)
-    )
+    if mask_id is None:
+        noise = uniform_tokens(shape, vocab_size, generator, x.device)
+    else:
+        noise = torch.full_like(x, mask_id)
     x_t = torch.where(hit, noise, x)
     return x_t, x_t != x
 
 
+@door
 def posterior(
     x_t: Int[Tensor, "b c"],
     p_x0: Float[Tensor, "b c v"],
-    t: Float[Tensor, "b"],
-    s: Float[Tensor, "b"],
+    t: Real[Tensor, "b"],
+    s: Real[Tensor, "b"],
 ) -> Float[Tensor, "b c v"]:
     """Exact distribution of the canvas at noise level s < t, given x_t and a belief p_x0 about the
     clean tokens. [B, C, V]
@@ -123,7 +113,7 @@ def posterior(
     By Bayes, q(x_s = v | x_t, x_0) = q(x_t | v) q(v | x_0) / q(x_t | x_0); averaging over x_0 ~
     p_x0 needs only sums over V, because every factor is "a constant, plus something on one token".
     """
-    _check_belief(x_t, p_x0, t=t, s=s)
+    _check_belief(x_t, p_x0)
     if not bool(((s >= 0) & (s < t) & (t <= 1)).all()):
         raise ValueError(f"s, t: got s = {s.tolist()}, t = {t.tolist()}, takes 0 <= s < t <= 1")
     v = p_x0.shape[-1]
@@ -136,11 +126,12 @@ def posterior(
     return forward * (keep_s * weight + (1 - keep_s) / v * weight.sum(-1, keepdim=True))
 
 
+@door
 def euler_step(
     x_t: Int[Tensor, "b c"],
     p_x0: Float[Tensor, "b c v"],
-    t: Float[Tensor, "b"],
-    dt: Float[Tensor, "b"],
+    t: Real[Tensor, "b"],
+    dt: Real[Tensor, "b"],
 ) -> Float[Tensor, "b c v"]:
     """The report's step from t to t - dt: stay with probability 1 - dt/t, else jump to a draw from
     p_x0. [B, C, V]
@@ -149,7 +140,7 @@ def euler_step(
     exact process it never swaps noise for other noise. Errors: ValueError when dt leaves (0, t] or
     an id the vocabulary.
     """
-    _check_belief(x_t, p_x0, t=t, dt=dt)
+    _check_belief(x_t, p_x0)
     if not bool(((dt > 0) & (dt <= t) & (t <= 1)).all()):
         raise ValueError(f"dt, t: got dt = {dt.tolist()}, t = {t.tolist()}, takes 0 < dt <= t <= 1")
     here = torch.zeros_like(p_x0).scatter_(-1, x_t[..., None], 1.0)

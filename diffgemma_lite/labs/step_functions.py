@@ -27,6 +27,10 @@ from ..sampler import (
     Step,
     accept,
     draw_tokens,
+    history,
+    hold,
+    put_back,
+    rows_done,
     running,
     should_stop,
     temperature_at,
@@ -112,7 +116,7 @@ def masked_step(
         raise ValueError(
             f"canvas: holds no mask (id {mask_id}), takes initial_canvas=torch.full((B, C), {mask_id})"
         )
-    done = _done(canvas, previous, ended)
+    done = rows_done(canvas, previous, ended)
     tau = temperature_at(index, sampler)
     # never drawn
     scaled = (logits / tau).index_fill(
@@ -124,10 +128,11 @@ def masked_step(
     next_canvas = torch.where(accepted, sampled, canvas)
     guess = torch.where(masked & ~accepted, scaled.argmax(-1), next_canvas)
     no, fixed = torch.zeros_like(masked), torch.zeros_like(masked) if pinned is None else pinned
+    next_canvas, guess = (put_back(ids, pinned, pinned_ids) for ids in (next_canvas, guess))
     step = Step(
         index, tau, canvas, scaled, sampled, guess, entropy, accepted, no, fixed, done, next_canvas
     )
-    step = _held(step, previous, done, pinned_ids)
+    step = hold(step, previous, done)
     left = (step.next_canvas == mask_id) & ~step.pinned
     return replace(step, finished=done | ~left.any(-1))
 
@@ -159,7 +164,7 @@ def _reverse(
     ended: Tensor | None,
 ) -> Step:
     """Every position draws its next token from `law`."""
-    n, done = sampler.max_denoising_steps, _done(canvas, previous, ended)
+    n, done = sampler.max_denoising_steps, rows_done(canvas, previous, ended)
     tau = temperature_at(index, sampler)
     scaled = logits / tau
     t, s = (
@@ -174,47 +179,9 @@ def _reverse(
         token_entropy(scaled),
         scaled.argmax(-1),
     )
+    best, sampled_canvas = (put_back(ids, pinned, pinned_ids) for ids in (best, sampled))
+    stop = should_stop(best, history(previous, best), entropy, sampler, pinned)
     step = Step(
-        index, tau, canvas, scaled, sampled, best, entropy, ~fixed, no, fixed, done, sampled
+        index, tau, canvas, scaled, sampled, best, entropy, ~fixed, no, fixed, stop, sampled_canvas
     )
-    step = _held(step, previous, done, pinned_ids)
-    history = (
-        torch.stack([p.argmax for p in previous])
-        if previous
-        else step.argmax.new_empty(0, *canvas.shape)
-    )
-    return replace(
-        step, finished=done | should_stop(step.argmax, history, step.entropy, sampler, pinned)
-    )
-
-
-def _done(canvas: Tensor, previous: Sequence[Step], ended: Tensor | None) -> Tensor:
-    """[B]: rows that have nothing left to do."""
-    if previous:
-        return previous[-1].finished
-    return (
-        torch.zeros(len(canvas), dtype=torch.bool, device=canvas.device) if ended is None else ended
-    )
-
-
-def _held(step: Step, previous: Sequence[Step], done: Tensor, pinned_ids: Tensor | None) -> Step:
-    """The step with pinned ids put back and finished rows as they were; then `revised` is known."""
-    argmax, next_canvas, rows = step.argmax, step.next_canvas, done[:, None]
-    if pinned_ids is not None:
-        argmax, next_canvas = (
-            torch.where(step.pinned, pinned_ids, x) for x in (argmax, next_canvas)
-        )
-    next_canvas = torch.where(rows, step.canvas, next_canvas)
-    if not previous:
-        return replace(step, argmax=argmax, next_canvas=next_canvas)
-    last = previous[-1]
-    argmax = torch.where(rows, last.argmax, argmax)
-    return replace(
-        step,
-        argmax=argmax,
-        next_canvas=next_canvas,
-        revised=argmax != last.argmax,
-        scaled_logits=torch.where(rows[..., None], last.scaled_logits, step.scaled_logits),
-        entropy=torch.where(rows, last.entropy, step.entropy),
-        accepted=torch.where(rows, last.accepted, step.accepted),
-    )
+    return hold(step, previous, done)
