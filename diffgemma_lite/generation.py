@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from .attention import KVCache
-from .inputs import check_autoregressive, check_filtered, check_generation
+from .checks import door
+from .inputs import check_autoregressive, check_generation, checked_filter
 from .noise import Generators, uniform_tokens
 from .sampler import SamplerConfig, Step, denoise_step, draw_tokens, running
-from .trace import Trace
 from .trace.recorder import Recorder
+from .trace.trace import Trace
 
 
 @dataclass
@@ -41,6 +41,61 @@ class Generation:
     steps: list[list[int]] = field(default_factory=list)  # [K][B] denoising steps
     metrics: dict[str, float] = field(default_factory=dict)
     trace: Trace | None = None
+
+
+@door
+@torch.no_grad()
+def denoise(
+    model,
+    cache: KVCache,
+    canvas: Int[Tensor, "b c"],
+    sampler: SamplerConfig,
+    *,
+    generator: Generators = None,
+    pinned: Bool[Tensor, "b c"] | None = None,
+    ended: Bool[Tensor, "b"] | None = None,
+    logits_filter: Callable[[Tensor, Tensor], Tensor] | None = None,
+    step_function: Callable[..., Step] = denoise_step,
+) -> Iterator[Step]:
+    """One canvas [B, C] as its Steps, until every row is stable and confident or N steps are done.
+
+    The canvas is noise, or ids of which the pinned ones never change. Leaving the loop cancels.
+    Other arguments as in `generate`; `ended` rows have nothing to do. Errors: ValueError for NaN
+    logits, at the step where they appear, and for what a filter or step function may not return.
+    """
+    previous: list[Step] = []
+    kept, given = max(1, sampler.stability_threshold), {}
+    if pinned is not None:
+        given = {"pinned": pinned, "pinned_ids": canvas}
+    for n in range(sampler.max_denoising_steps):
+        believed = None
+        if previous and sampler.self_conditioning:  # in the model's dtype, as the reference does
+            believed = previous[-1].scaled_logits.to(model.dtype)
+        logits = model.decode(canvas, cache, believed)
+        if logits_filter is not None:
+            logits = checked_filter(logits_filter, logits, canvas)
+        step = step_function(
+            logits, canvas, n, sampler, previous=previous, generator=generator, ended=ended, **given
+        )
+        all_done, broken = _at_once(step)
+        if broken:
+            raise ValueError(
+                f"model: the logits of step {n} hold NaN, on the canvas after {cache.length} "
+                "tokens; weights or logits_filter are broken"
+            )
+        yield step
+        if all_done:
+            return
+        canvas, previous = step.next_canvas, [*previous, step][-kept:]
+
+
+def _at_once(step: Step) -> list[bool]:
+    """(are all rows finished, is anything NaN), for one synchronisation of the device."""
+    if not isinstance(step, Step):
+        raise ValueError(
+            f"step_function: returned {type(step).__name__}, takes one that returns a Step"
+        )
+    return torch.stack([step.finished.all(), step.entropy.isnan().any()]).tolist()
 
 
 @torch.no_grad()
@@ -60,202 +115,131 @@ def generate(
     on_step: Callable[[Step], bool | None] | None = None,
     streamer=None,
     trace: bool | str = False,
-    step_function=denoise_step,
+    step_function: Callable[..., Step] = denoise_step,
 ) -> Generation:
     """Write up to `max_new_tokens` after the prompt ids [B, S], a canvas at a time.
 
     A checkpoint's own settings are in model.generation_defaults and are used only where they are
     given: the sampler by `SamplerConfig.from_defaults(model.generation_defaults)`, end tokens and
-    length by the arguments below. eos_token_id: end tokens, None for none. generator: one (the
-    reference's stream), or a list with one per row, which makes a row independent of its batch.
-    initial_canvas [B, C] with pinned (bool [B, C]): infill and edit, first canvas only; pinned ids
-    never change. logits_filter(logits, canvas) -> logits, before the temperature. on_step(step)
-    returning True cancels and keeps what stands. streamer: put / put_draft / end, as Transformers'
-    streamers have them. trace: True keeps what every step did in out.trace; "attention" also the
-    positions each one attends to most, layer by layer, which costs a second computation of the
-    attention weights. Metrics: forwards counts every pass the model ran for the batch, the
-    prompt's, the decoder's and the commits; the others are the report's, see `_metrics`. Errors:
-    ValueError for any argument out of range, before work starts; for NaN logits, at the step where
-    they appear.
+    length by the arguments below.
+
+    eos_token_id: end tokens, None for none. generator: one (the reference's stream), or a list with
+    one per row, which makes a row independent of its batch. initial_canvas [B, C] with pinned (bool
+    [B, C]): infill and edit, first canvas only; pinned ids never change. logits_filter(logits,
+    canvas) -> logits, before the temperature. on_step(step) returning True cancels and keeps what
+    stands. streamer: put / put_draft / end, as Transformers' streamers have them. trace: True keeps
+    what every step did in out.trace; "attention" also the positions each one attends to most, layer
+    by layer, which costs a second computation of the attention weights.
+
+    Metrics: forwards counts every pass the model ran for the batch, the prompt's, the decoder's and
+    the commits; the others are the report's, see `_metrics`. Errors: ValueError for any argument
+    out of range, before work starts; for NaN logits, at the step where they appear.
     """
+    calls = {"logits_filter": logits_filter, "on_step": on_step, "step_function": step_function}
     ends, pad = check_generation(
-        model,
-        ids,
-        attention_mask,
-        sampler,
-        max_new_tokens,
-        eos_token_id,
-        pad_token_id,
-        generator,
-        initial_canvas,
-        pinned,
-        {"logits_filter": logits_filter, "on_step": on_step, "step_function": step_function},
-    )
-    if trace not in (False, True, "attention"):
-        raise ValueError(f"trace: got {trace!r}, takes False, True or 'attention'")
-    if streamer is not None and not all(
-        callable(getattr(streamer, name, None)) for name in ("put", "end")
-    ):
-        raise ValueError(
-            f"streamer: got {type(streamer).__name__}, takes an object with put(ids) and end()"
-        )
-    start, c = time.perf_counter(), model.config.canvas_length
-    recorder = (
-        Recorder(sampler, model.config.vocab_size, attention=trace == "attention")
-        if trace
-        else None
-    )
-    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    cache, fresh, committed, canvas_stop, steps, cancelled, passes = None, ids, [], [], [], False, 0
-    if streamer is not None:
-        streamer.put(ids.cpu())
+        model, ids, attention_mask, sampler, max_new_tokens, eos_token_id, pad_token_id,
+        generator, initial_canvas, pinned, calls, streamer, trace,
+    )  # fmt: skip
+    start, c, vocab = time.perf_counter(), model.config.canvas_length, model.config.vocab_size
+    recorder = Recorder(sampler, vocab, attention=trace == "attention") if trace else None
+    stream, answer, cache, fresh = Stream(streamer), Answer(ids, ends, pad), None, ids
+    stream.put(ids)
     try:
         for k in range(math.ceil(max_new_tokens / c)):
             cache = model.encode(fresh, attention_mask if k == 0 else None, cache)
-            canvas = uniform_tokens(
-                (len(ids), c), model.config.vocab_size, running(generator, ended), ids.device
-            )
-            given = {}
-            # the noise above is drawn all the same, to keep the stream
-            if k == 0 and initial_canvas is not None:
-                canvas, given = (
-                    initial_canvas,
-                    {
-                        "pinned": pinned,
-                        "pinned_ids": initial_canvas if pinned is not None else None,
-                    },
-                )
-            last, taken, cancelled = _denoise_canvas(
-                model,
-                cache,
-                canvas,
-                sampler,
-                k,
-                ended,
-                generator,
-                given,
-                logits_filter,
-                on_step,
-                streamer,
-                recorder,
-                step_function,
-            )
-            before, fresh = ended, last.argmax
-            fresh, ended = _cut_at_end_token(fresh, before, ends, pad)
-            committed.append(fresh)
-            steps.append(taken.tolist())
-            passes += last.index + 1
-            canvas_stop.append(_canvas_stops(last, before, cancelled))
+            own = running(generator, answer.ended)
+            canvas, held = uniform_tokens((len(ids), c), vocab, own, ids.device), None
+            if k == 0 and initial_canvas is not None:  # the noise is drawn all the same
+                canvas, held = initial_canvas, pinned
+            # a shared stream keeps all rows going
+            ended = answer.ended if isinstance(generator, (list, tuple)) else None
+            steps = denoise(
+                model, cache, canvas, sampler, generator=generator, pinned=held, ended=ended,
+                logits_filter=logits_filter, step_function=step_function,
+            )  # fmt: skip
+            for step in steps if recorder is None else recorder.record(steps, model, cache):
+                answer.count(step)
+                stream.draft(step)
+                if on_step is not None and on_step(step):
+                    answer.cancelled = True
+                    break
+            fresh = answer.commit(step)
             if recorder is not None:
-                recorder.commit(taken, canvas_stop[-1], last)
-            if streamer is not None:
-                # never more than the caller asked for
-                streamer.put(fresh[:, : max_new_tokens - k * c].cpu())
-            if cancelled or bool(ended.all()):
+                recorder.commit(answer.steps[-1], answer.canvas_stop[-1], step)
+            stream.put(fresh[:, : max_new_tokens - k * c])  # never more than was asked for
+            if answer.cancelled or bool(answer.ended.all()):
                 break
     finally:  # whoever reads the stream must not wait for ever
-        if streamer is not None:
-            streamer.end()
-    out = _finish(torch.cat(committed, 1)[:, :max_new_tokens], ends, cancelled)
-    out.steps, out.canvas_stop = steps, canvas_stop
-    out.metrics = _metrics(out, c, time.perf_counter() - start) | {"forwards": passes + len(steps)}
+        stream.end()
+    out = answer.finish(max_new_tokens, time.perf_counter() - start)
     out.trace = None if recorder is None else recorder.trace(ids, attention_mask, out)
     return out
 
 
-def _denoise_canvas(
-    model,
-    cache: KVCache,
-    canvas: Tensor,
-    sampler: SamplerConfig,
-    k: int,
-    ended: Tensor,
-    generator: Generators,
-    given: dict,
-    logits_filter,
-    on_step,
-    streamer,
-    recorder,
-    step_function,
-) -> tuple[Step, Tensor, bool]:
-    """Denoise one canvas. Returns its last Step, the steps each row took [B], and whether `on_step`
-    cancelled.
-    """
-    previous: list[Step] = []
-    keep = max(1, sampler.stability_threshold)
-    taken = torch.zeros(len(canvas), dtype=torch.int64, device=canvas.device)
-    # a shared stream keeps all rows going
-    rows_end = ended if isinstance(generator, (list, tuple)) else None
-    for n in range(sampler.max_denoising_steps):
-        # handed on in the model's dtype, as the reference does
-        self_conditioning = (
-            previous[-1].scaled_logits.to(model.dtype)
-            if previous and sampler.self_conditioning
-            else None
-        )
-        with nullcontext() if recorder is None else recorder.watch(model, cache):
-            logits = model.decode(canvas, cache, self_conditioning)
-        if logits_filter is not None:
-            filtered = logits_filter(logits, canvas)
-            check_filtered(filtered, logits)
-            logits = filtered
-        step = step_function(
-            logits,
-            canvas,
-            n,
-            sampler,
-            previous=previous,
-            generator=generator,
-            ended=rows_end,
-            **given,
-        )
-        if not isinstance(step, Step):
-            raise ValueError(
-                f"step_function: returned {type(step).__name__}, takes one that returns a Step"
-            )
-        taken += ~(ended | previous[-1].finished if previous else ended)
-        # one synchronisation
-        all_done, broken = torch.stack([step.finished.all(), step.entropy.isnan().any()]).tolist()
-        if broken:
-            raise ValueError(
-                f"model: the logits of canvas {k}, step {n} hold NaN; weights or logits_filter are broken"
-            )
-        if recorder is not None:
-            recorder.add(step)
-        if streamer is not None and hasattr(streamer, "put_draft"):
-            takes_logits = getattr(streamer, "_takes_logits", False)
-            streamer.put_draft(
-                **(
-                    {"logits": step.scaled_logits.cpu()}
-                    if takes_logits
-                    else {"value": step.argmax.cpu()}
-                )
-            )
-        cancelled = on_step is not None and bool(on_step(step))
-        if cancelled or all_done:
-            return step, taken, cancelled
-        canvas, previous = step.next_canvas, [*previous, step][-keep:]
-    return step, taken, False
+class Answer:
+    """What `generate` has committed so far, and how it came about. B rows."""
+
+    def __init__(self, ids: Int[Tensor, "b s"], ends: Tensor | None, pad: int):
+        self.ends, self.pad, self.cancelled, self.passes = ends, pad, False, 0
+        self.ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # [B]
+        self.committed: list[Tensor] = []  # [B, C] each
+        self.steps: list[list[int]] = []  # [K][B]
+        self.canvas_stop: list[list[str]] = []  # [K][B]
+        self._start_canvas()
+
+    def _start_canvas(self) -> None:
+        self.done, self.taken = self.ended, torch.zeros_like(self.ended, dtype=torch.int64)
+
+    def count(self, step: Step) -> None:
+        """A step of the canvas at hand: counted for the rows that were not done before it."""
+        self.taken = self.taken + ~self.done
+        self.done = self.ended | step.finished
+
+    def commit(self, last: Step) -> Int[Tensor, "b c"]:
+        """Take the canvas of its last step; what follows a row's first end token becomes pad."""
+        before, canvas = self.ended, last.argmax
+        if self.ends is not None:
+            is_end = torch.isin(canvas, self.ends)
+            after = is_end.cumsum(-1) - is_end.long() > 0
+            canvas = canvas.masked_fill(after | before[:, None], self.pad)
+            self.ended = before | is_end.any(-1)
+        unfinished = "cancelled" if self.cancelled else "steps"
+        rows = zip(last.finished.tolist(), before.tolist(), strict=True)
+        self.canvas_stop.append(["ended" if e else "stable" if f else unfinished for f, e in rows])
+        self.committed.append(canvas)
+        self.steps.append(self.taken.tolist())
+        self.passes += last.index + 1
+        self._start_canvas()
+        return canvas
+
+    def finish(self, max_new_tokens: int, seconds: float) -> Generation:
+        c, tokens = self.committed[0].shape[1], torch.cat(self.committed, 1)[:, :max_new_tokens]
+        out = _finish(tokens, self.ends, self.cancelled)
+        out.steps, out.canvas_stop = self.steps, self.canvas_stop
+        forwards = self.passes + len(self.steps)
+        out.metrics = _metrics(out, c, seconds) | {"forwards": forwards}
+        return out
 
 
-def _cut_at_end_token(
-    canvas: Tensor, ended: Tensor, ends: Tensor | None, pad: int
-) -> tuple[Tensor, Tensor]:
-    """Everything after a row's first end token becomes pad. Returns the canvas [B, C] and which
-    rows have ended [B].
-    """
-    if ends is None:
-        return canvas, ended
-    is_end = torch.isin(canvas, ends)
-    after = is_end.cumsum(-1) - is_end.long() > 0
-    canvas = canvas.masked_fill(after | ended[:, None], pad)
-    return canvas, ended | is_end.any(-1)
+class Stream:
+    """A streamer as Transformers has them, or none."""
 
+    def __init__(self, streamer):
+        self.streamer, self.drafts = streamer, hasattr(streamer, "put_draft")
 
-def _canvas_stops(last: Step, ended_before: Tensor, cancelled: bool) -> list[str]:
-    unfinished = "cancelled" if cancelled else "steps"
-    pairs = zip(last.finished.tolist(), ended_before.tolist(), strict=True)
-    return ["ended" if e else "stable" if f else unfinished for f, e in pairs]
+    def put(self, ids: Int[Tensor, "b s"]) -> None:
+        if self.streamer is not None:
+            self.streamer.put(ids.cpu())
+
+    def draft(self, step: Step) -> None:
+        if self.drafts and getattr(self.streamer, "_takes_logits", False):
+            self.streamer.put_draft(logits=step.scaled_logits.cpu())
+        elif self.drafts:
+            self.streamer.put_draft(value=step.argmax.cpu())
+
+    def end(self) -> None:
+        if self.streamer is not None:
+            self.streamer.end()
 
 
 def _finish(tokens: Tensor, ends: Tensor | None, cancelled: bool) -> Generation:

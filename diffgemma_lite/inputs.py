@@ -10,6 +10,7 @@ from torch import Tensor
 from .attention import KVCache
 from .checks import check_generators, is_integer, kind_of, shown
 from .config import Config
+from .sampler import SamplerConfig
 
 
 def check_ids(
@@ -172,12 +173,12 @@ def check_generation(
     initial_canvas,
     pinned,
     callbacks,
+    streamer,
+    trace,
 ) -> tuple[Tensor | None, int]:
     """Check what `generate` was given, before any work. Returns the end tokens as a tensor (or
     None) and the pad id.
     """
-    from .sampler import SamplerConfig
-
     if not isinstance(sampler, SamplerConfig):
         raise ValueError(f"sampler: got {type(sampler).__name__}, takes a SamplerConfig")
     ends, pad = _check_common(
@@ -205,20 +206,26 @@ def check_generation(
             )
         if pinned.device != model.device:
             raise ValueError(f"pinned: is on {pinned.device}, the model is on {model.device}")
+    if trace not in (False, True, "attention"):
+        raise ValueError(f"trace: got {trace!r}, takes False, True or 'attention'")
+    calls = [getattr(streamer, name, None) for name in ("put", "end")]
+    if streamer is not None and not all(map(callable, calls)):
+        raise ValueError(
+            f"streamer: got {type(streamer).__name__}, takes an object with put(ids) and end()"
+        )
     return ends, pad
 
 
-def check_filtered(filtered, logits: Tensor) -> None:
-    """What a logits_filter returned."""
-    if (
-        not isinstance(filtered, Tensor)
-        or filtered.shape != logits.shape
-        or not filtered.is_floating_point()
-    ):
-        got = shown(filtered)
+def checked_filter(logits_filter, logits: Tensor, canvas: Tensor) -> Tensor:
+    """What a logits_filter makes of the logits."""
+    filtered = logits_filter(logits, canvas)
+    fits = isinstance(filtered, Tensor) and filtered.shape == logits.shape
+    if not fits or not filtered.is_floating_point():
         raise ValueError(
-            f"logits_filter: returned {got}, takes one that returns logits of shape {tuple(logits.shape)}"
+            f"logits_filter: returned {shown(filtered)}, takes one that returns logits of shape "
+            f"{tuple(logits.shape)}"
         )
+    return filtered
 
 
 def check_autoregressive(

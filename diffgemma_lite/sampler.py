@@ -21,17 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from .checks import (
-    SMALLEST,
-    SWITCH,
-    check_class,
-    check_fields,
-    door,
-    integer,
-    need,
-    number,
-    one_of,
-)
+from .checks import SMALLEST, SWITCH, check_class, check_fields, door, integer, need, number, one_of
 from .noise import Generators, uniform_tokens
 
 

@@ -48,10 +48,22 @@ class Recorder:
             return
         with observe(model, routing=False) as seen:
             yield
+        if not seen.attention:  # no pass ran: the canvas had been finished
+            return
         padding = None if cache.mask is None else (~cache.mask).sum(-1)
         positions, weights = most_attended(seen, ATTENDED, padding)
         self.attended = {"attended": positions, "attended_weight": weights}
         self.meta = {"layer_types": list(model.config.layer_types)}
+
+    def record(self, steps: Iterator[Step], model, cache: KVCache) -> Iterator[Step]:
+        """The same steps, each kept; the pass that makes a step is watched."""
+        while True:
+            with self.watch(model, cache):
+                step = next(steps, None)
+            if step is None:
+                return
+            self.add(step)
+            yield step
 
     def add(self, step: Step) -> None:
         probs, ids = step.scaled_logits.softmax(-1).topk(min(CANDIDATES, self.vocab_size), dim=-1)
@@ -63,7 +75,7 @@ class Recorder:
         arrays = {name: _array(tensor) for name, tensor in kept.items()}
         self.steps.append(arrays | {"temperature": step.temperature})
 
-    def commit(self, taken: Tensor, stop: list[str], last: Step) -> None:
+    def commit(self, taken: list[int], stop: list[str], last: Step) -> None:
         stacked = {
             name: np.stack([np.asarray(s[name]) for s in self.steps]) for name in self.steps[0]
         }
@@ -72,7 +84,7 @@ class Recorder:
                 **stacked,
                 pinned=last.pinned.cpu().numpy(),
                 last_canvas=last.next_canvas.cpu().numpy(),
-                steps=taken.cpu().numpy(),
+                steps=np.array(taken),
                 stop=stop,
                 entropy_bound=self.sampler.entropy_bound,
             )

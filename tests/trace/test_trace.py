@@ -161,7 +161,7 @@ def random_trace(
         )
         recorder.add(step)
         at, previous = step.next_canvas, [step]
-    recorder.commit(torch.full((rows,), steps), ["steps"] * rows, step)
+    recorder.commit([steps] * rows, ["steps"] * rows, step)
     return Trace([[3]] * rows, recorder.canvases, [[3]] * rows, V)
 
 
