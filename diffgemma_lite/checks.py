@@ -123,7 +123,8 @@ def door(function: Callable) -> Callable:
 
 
 def _rule(hint: Any) -> tuple[bool, Any]:
-    """(may it be None, what to check) of one annotation: a Takes, (kind, letters), a class, None."""
+    """(may it be None, what to check) of one annotation: a Takes, (kind, letters), a class, "
+    "None."""
     for extra in getattr(hint, "__metadata__", ()):
         if isinstance(extra, Takes):
             return False, extra
@@ -199,7 +200,8 @@ def check_integer(name: str, value, least: int, most: float = float("inf")) -> N
 def check_class(name: str, value, wanted: type, hint: str = "") -> None:
     if not isinstance(value, wanted):
         raise ValueError(
-            f"{name}: got {value if isinstance(value, type) else type(value).__name__}, takes a {wanted.__name__}{hint}"
+            f"{name}: got {value if isinstance(value, type) else type(value).__name__}, "
+            f"takes a {wanted.__name__}{hint}"
         )
 
 
@@ -211,7 +213,8 @@ def check_generators(generator, rows: int) -> None:
     for g in generator if several else [generator]:
         if (several or g is not None) and not isinstance(g, torch.Generator):
             raise ValueError(
-                f"generator: got {type(g).__name__}, takes a torch.Generator or a list with one per row"
+                f"generator: got {type(g).__name__}, "
+                "takes a torch.Generator or a list with one per row"
             )
 
 
@@ -232,7 +235,8 @@ def check_device(name: str, device) -> torch.device:
 def check_float_dtype(name: str, dtype) -> None:
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(
-            f"{name}: got {dtype!r}, takes a floating-point torch.dtype such as torch.float32, or None"
+            f"{name}: got {dtype!r}, "
+            "takes a floating-point torch.dtype such as torch.float32, or None"
         )
 
 

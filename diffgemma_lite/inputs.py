@@ -28,7 +28,8 @@ def check_ids(
         raise ValueError(f"{name}: got dtype {ids.dtype}, takes token ids as torch.int64")
     if ids.dim() != 2 or ids.numel() == 0:
         raise ValueError(
-            f"{name}: got shape {tuple(ids.shape)}, takes [B, S] with at least one row and one token"
+            f"{name}: got shape {tuple(ids.shape)}, "
+            "takes [B, S] with at least one row and one token"
         )
     if ids.device != device:
         raise ValueError(
@@ -59,7 +60,8 @@ def check_prompt(model, ids: Tensor, attention_mask: Tensor | None, cache) -> Te
     if old + new > model.config.max_position_embeddings:
         limit = model.config.max_position_embeddings
         raise ValueError(
-            f"ids: {old} cached and {new} new tokens are {old + new} positions, takes at most {limit}"
+            f"ids: {old} cached and {new} new tokens are {old + new} positions, "
+            f"takes at most {limit}"
         )
     before = None if cache is None else cache.mask
     if attention_mask is not None:
@@ -102,11 +104,13 @@ def _check_mask(mask: Tensor, ids: Tensor, old: int) -> Tensor:
 def _check_cache(model, name: str, batch: int, cache) -> None:
     if not isinstance(cache, KVCache):
         raise ValueError(
-            f"cache: got {type(cache).__name__}, takes what encode() returned; the prefix is read from it"
+            f"cache: got {type(cache).__name__}, "
+            "takes what encode() returned; the prefix is read from it"
         )
     if len(cache.keys) != model.config.num_hidden_layers:
         raise ValueError(
-            f"cache: has {len(cache.keys)} layers, takes one of this model, {model.config.num_hidden_layers} layers"
+            f"cache: has {len(cache.keys)} layers, "
+            f"takes one of this model, {model.config.num_hidden_layers} layers"
         )
     for layer, keys in enumerate(cache.keys):
         have, want = (
@@ -188,21 +192,24 @@ def check_generation(
     end = ids.shape[1] + -(-max_new_tokens // c) * c
     if end > limit:
         raise ValueError(
-            f"max_new_tokens: prompt and whole canvases end at position {end}, takes at most {limit}"
+            f"max_new_tokens: prompt and whole canvases end at position {end}, "
+            f"takes at most {limit}"
         )
     shape = (ids.shape[0], c)
     if initial_canvas is not None:
         check_ids("initial_canvas", initial_canvas, model.config.vocab_size, model.device)
         if tuple(initial_canvas.shape) != shape:
             raise ValueError(
-                f"initial_canvas: got shape {tuple(initial_canvas.shape)}, takes {shape}, one whole canvas"
+                f"initial_canvas: got shape {tuple(initial_canvas.shape)}, "
+                f"takes {shape}, one whole canvas"
             )
     if pinned is not None:
         if initial_canvas is None:
             raise ValueError("pinned: was given without initial_canvas, which holds the ids to pin")
         if kind_of(pinned) != "torch.bool" or tuple(pinned.shape) != shape:
             raise ValueError(
-                f"pinned: got {shown(pinned)}, takes torch.bool {shape}, True where the canvas must not change"
+                f"pinned: got {shown(pinned)}, "
+                f"takes torch.bool {shape}, True where the canvas must not change"
             )
         if pinned.device != model.device:
             raise ValueError(f"pinned: is on {pinned.device}, the model is on {model.device}")

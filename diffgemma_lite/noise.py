@@ -49,7 +49,8 @@ def uniform_tokens(
 def _check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
         raise ValueError(
-            f"{name}: got ids from {int(ids.min())} to {int(ids.max())}, takes 0 to {vocab_size - 1}"
+            f"{name}: got ids from {int(ids.min())} to {int(ids.max())}, "
+            f"takes 0 to {vocab_size - 1}"
         )
 
 

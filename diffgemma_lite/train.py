@@ -17,11 +17,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from .checks import check_class, folder_to_write
+from .checks import (
+    SMALLEST,
+    SWITCH,
+    Takes,
+    check_class,
+    check_fields,
+    folder_to_write,
+    integer,
+    number,
+    one_of,
+)
 from .config import Config
 from .loss import Batch, collate, lay_out, losses
 from .model import DiffusionGemma
@@ -47,66 +58,45 @@ __all__ = [
 ]
 
 
+From0 = Annotated[int, integer("an integer from 0 to 2**32 - 1", 0, 2**32 - 1)]
+From1 = Annotated[int, integer("an integer from 1 to 2**32 - 1", 1, 2**32 - 1)]
+Above0 = Annotated[float, number("a number above 0", least=SMALLEST, finite=True)]
+AtLeast0 = Annotated[float, number("a number of at least 0", least=0, finite=True)]
+SHARE = number("a share from 0 to 1", least=0, most=1)
+Share = Annotated[float, SHARE]
+BETAS = Takes(
+    "two numbers of at least 0 and below 1",
+    lambda pair: (
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and all(SHARE.fits(beta) and beta < 1 for beta in pair)
+    ),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How to train. Nothing about the model or the data."""
 
-    steps: int
-    batch_size: int = 32
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-4
-    warmup_steps: int = 100
-    weight_decay: float = 0.01  # on matrices only
-    betas: tuple[float, float] = (0.9, 0.99)
-    clip_norm: float = 1.0
-    self_conditioning: float = 0.5  # share of the examples
-    holes: float = 0.0  # share of the examples that are noised in one hole only (loss.dig_hole)
-    seed: int = 0
-    precision: str = "float32"  # or "bfloat16": autocast, the weights stay float32
-    compile: bool = False  # needs a C++ compiler on a CPU
-    checkpoint_every: int = 500
-    log_every: int = 20
+    steps: From1
+    batch_size: From1 = 32
+    learning_rate: Above0 = 1e-3
+    final_learning_rate: AtLeast0 = 1e-4
+    warmup_steps: From0 = 100
+    weight_decay: AtLeast0 = 0.01  # on matrices only
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
+    clip_norm: Above0 = 1.0
+    self_conditioning: Share = 0.5  # share of the examples
+    holes: Share = 0.0  # share of the examples that are noised in one hole only (loss.dig_hole)
+    seed: From0 = 0
+    # bfloat16: autocast, the weights stay float32
+    precision: Annotated[str, one_of("float32", "bfloat16")] = "float32"
+    compile: Annotated[bool, SWITCH] = False  # needs a C++ compiler on a CPU
+    checkpoint_every: From1 = 500
+    log_every: From1 = 20
 
     def __post_init__(self):
-        def need(ok: bool, name: str, takes: str) -> None:
-            if not ok:
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, takes {takes}")
-
-        def number(value) -> bool:
-            return (
-                isinstance(value, (int, float))
-                and not isinstance(value, bool)
-                and math.isfinite(value)
-            )
-
-        for name, least in dict(
-            steps=1, batch_size=1, checkpoint_every=1, log_every=1, warmup_steps=0, seed=0
-        ).items():
-            value = getattr(self, name)
-            ok = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**32
-            need(ok, name, f"an integer from {least} to 2**32 - 1")
-        for name in ("learning_rate", "clip_norm"):
-            need(number(getattr(self, name)) and getattr(self, name) > 0, name, "a number above 0")
-        for name in ("final_learning_rate", "weight_decay"):
-            need(
-                number(getattr(self, name)) and getattr(self, name) >= 0,
-                name,
-                "a number of at least 0",
-            )
-        for name in ("self_conditioning", "holes"):
-            need(
-                number(getattr(self, name)) and 0 <= getattr(self, name) <= 1,
-                name,
-                "a share from 0 to 1",
-            )
-        pair = isinstance(self.betas, (list, tuple)) and len(self.betas) == 2
-        need(
-            pair and all(number(b) and 0 <= b < 1 for b in self.betas),
-            "betas",
-            "two numbers of at least 0 and below 1",
-        )
-        need(self.precision in ("float32", "bfloat16"), "precision", "'float32' or 'bfloat16'")
-        need(isinstance(self.compile, bool), "compile", "True or False")
+        check_fields(self)
         object.__setattr__(self, "betas", tuple(self.betas))
 
 
@@ -160,11 +150,13 @@ def _check_examples(examples: Sequence, config: Config) -> None:
         if len(ids) > config.max_position_embeddings:
             limit = config.max_position_embeddings
             raise ValueError(
-                f"examples: number {n} takes {len(ids)} positions, prompt and whole canvases, takes at most {limit}"
+                f"examples: number {n} takes {len(ids)} positions, prompt and whole canvases, "
+                f"takes at most {limit}"
             )
         if min(ids) < 0 or max(ids) >= config.vocab_size:
             raise ValueError(
-                f"examples: number {n} has ids from {min(ids)} to {max(ids)}, takes 0 to {config.vocab_size - 1}"
+                f"examples: number {n} has ids from {min(ids)} to {max(ids)}, "
+                f"takes 0 to {config.vocab_size - 1}"
             )
 
 

@@ -12,7 +12,8 @@ import torch
 from tiny import C, V, confident, exact, generator, random_ids, sampler, tiny
 
 from diffgemma_lite import SamplerConfig, generate, generate_autoregressive
-from diffgemma_lite.generation import Generation, _metrics, next_tokens
+from diffgemma_lite.answer import Generation, metrics
+from diffgemma_lite.generation import next_tokens
 from diffgemma_lite.sampler import denoise_step
 
 IDS = random_ids(2, 11)
@@ -786,7 +787,7 @@ def test_metrics_by_hand():
         [["stable"] * 2] * 3,
         [[6, 7], [2, 0], [9, 0]],
     )
-    got = _metrics(out, 8, 0.5)
+    got = metrics(out, 8, 0.5)
     assert got["effective_denoising_steps"] == pytest.approx((8 * 6 + 3 * 2 + 4 * 7) / 15)
     assert got["tokens_per_forward"] == pytest.approx(15 / ((6 + 2 + 2 - 1) + (7 + 1 - 1)))
     assert got["tokens_per_second"] == pytest.approx(30.0)
