@@ -224,7 +224,9 @@ def denoise_step(
     entropy = token_entropy(scaled)
     accepted = accept(entropy, sampler.entropy_bound, pinned)
     next_canvas = renoise(sampled, accepted, logits.shape[-1], generator)
-    argmax, next_canvas = (put_back(ids, pinned, pinned_ids) for ids in (argmax, next_canvas))
+    argmax, next_canvas = (
+        put_pinned_back(ids, pinned, pinned_ids) for ids in (argmax, next_canvas)
+    )
     stop = should_stop(argmax, history(previous, argmax), entropy, sampler, pinned)
     no = torch.zeros_like(accepted)
     fixed = no if pinned is None else pinned
@@ -234,7 +236,7 @@ def denoise_step(
     return hold(step, previous, done)
 
 
-def put_back(ids: Tensor, pinned: Tensor | None, pinned_ids: Tensor | None) -> Tensor:
+def put_pinned_back(ids: Tensor, pinned: Tensor | None, pinned_ids: Tensor | None) -> Tensor:
     """ids [B, C] with the pinned ones as they were given."""
     if (pinned is None) != (pinned_ids is None):
         raise ValueError(

@@ -29,7 +29,7 @@ from ..sampler import (
     draw_tokens,
     history,
     hold,
-    put_back,
+    put_pinned_back,
     rows_done,
     running,
     should_stop,
@@ -128,7 +128,7 @@ def masked_step(
     next_canvas = torch.where(accepted, sampled, canvas)
     guess = torch.where(masked & ~accepted, scaled.argmax(-1), next_canvas)
     no, fixed = torch.zeros_like(masked), torch.zeros_like(masked) if pinned is None else pinned
-    next_canvas, guess = (put_back(ids, pinned, pinned_ids) for ids in (next_canvas, guess))
+    next_canvas, guess = (put_pinned_back(ids, pinned, pinned_ids) for ids in (next_canvas, guess))
     step = Step(
         index, tau, canvas, scaled, sampled, guess, entropy, accepted, no, fixed, done, next_canvas
     )
@@ -179,7 +179,7 @@ def _reverse(
         token_entropy(scaled),
         scaled.argmax(-1),
     )
-    best, sampled_canvas = (put_back(ids, pinned, pinned_ids) for ids in (best, sampled))
+    best, sampled_canvas = (put_pinned_back(ids, pinned, pinned_ids) for ids in (best, sampled))
     stop = should_stop(best, history(previous, best), entropy, sampler, pinned)
     step = Step(
         index, tau, canvas, scaled, sampled, best, entropy, ~fixed, no, fixed, stop, sampled_canvas

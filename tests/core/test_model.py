@@ -328,6 +328,9 @@ def test_no_mask_argument_is_ignored():
             ("corrupt", "pinned"): lambda m: noise.corrupt(
                 CANVAS, torch.ones(2), V, g().manual_seed(0), m
             )[0],
+            ("put_pinned_back", "pinned"): lambda m: sampler.put_pinned_back(
+                CANVAS, m, None if m is None else CANVAS + 1
+            ),
             ("accept", "pinned"): lambda m: sampler.accept(entropy, 1.0, m),
             ("should_stop", "pinned"): lambda m: sampler.should_stop(
                 CANVAS, CANVAS[None][:0], hot, still, m
