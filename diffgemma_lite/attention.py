@@ -52,7 +52,8 @@ class KVCache:
         """
         if tuple(lengths.shape) != (self.batch,) or lengths.dtype not in (torch.int32, torch.int64):
             raise ValueError(
-                f"lengths: got {lengths.dtype} {tuple(lengths.shape)}, takes integers ({self.batch},), one per row"
+                f"lengths: got {lengths.dtype} {tuple(lengths.shape)}, "
+                f"takes integers ({self.batch},), one per row"
             )
         if lengths.device.type == "cpu" and not bool(
             ((lengths >= 0) & (lengths <= self.length)).all()

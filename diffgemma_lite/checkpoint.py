@@ -108,7 +108,8 @@ def _place(
     module = model.get_submodule(owner)
     if not tensor.is_floating_point():
         problems.append(
-            f"{stored} is {tensor.dtype}, not a floating-point weight (a quantised checkpoint needs diffgemma_lite.nvfp4)"
+            f"{stored} is {tensor.dtype}, not a floating-point weight "
+            "(a quantised checkpoint needs diffgemma_lite.nvfp4)"
         )
         return
     if not _is_finite(tensor):
@@ -177,7 +178,8 @@ def _generation_defaults(data: dict) -> dict:
     sampler = data.get("sampler_config") or {}
     if not isinstance(sampler, dict):
         raise ValueError(
-            f"folder: sampler_config of generation_config.json is {sampler!r}, takes a JSON object or null"
+            f"folder: sampler_config of generation_config.json is {sampler!r}, "
+            "takes a JSON object or null"
         )
     bound = sampler.get("entropy_bound", data.get("entropy_bound"))
     return defaults | ({} if bound is None else {"entropy_bound": bound})
@@ -226,13 +228,15 @@ def _shards(folder: Path) -> list[Path]:
         missing = [n for n in names if not (folder / n).exists()]
         if missing or not names or any(Path(n).name != n for n in names):
             raise ValueError(
-                f"folder: {folder / _INDEX} names {missing or names}, which are not files of this folder"
+                f"folder: {folder / _INDEX} names {missing or names}, "
+                "which are not files of this folder"
             )
         return [folder / n for n in names]
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
     raise ValueError(
-        f"folder: {folder} has no model.safetensors and no {_INDEX}; only safetensors are read, never pickle"
+        f"folder: {folder} has no model.safetensors and no {_INDEX}; "
+        "only safetensors are read, never pickle"
     )
 
 

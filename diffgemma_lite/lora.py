@@ -95,7 +95,8 @@ def add_lora(
         raise ValueError(f"alpha: got {alpha!r}, takes a number above 0, or None for the rank")
     if _of(model) is not None:
         raise ValueError(
-            f"model: has adapters of rank {model.lora.rank} already, takes one without; see remove_lora"
+            f"model: has adapters of rank {model.lora.rank} already, "
+            "takes one without; see remove_lora"
         )
     if not isinstance(parts, (str, list, tuple, set, frozenset)):
         raise ValueError(
@@ -154,7 +155,8 @@ def unmerge(model: DiffusionGemma) -> DiffusionGemma:
             )
         if not same:
             raise ValueError(
-                f"model: {name}.{leaf} was changed or moved since the merge, takes the merged weights as they were"
+                f"model: {name}.{leaf} was changed or moved since the merge, "
+                "takes the merged weights as they were"
             )
     for name, leaf in lora.adapters:
         model.get_submodule(name).register_parameter(leaf, lora.originals[name, leaf])
@@ -221,7 +223,8 @@ def load_lora(model: DiffusionGemma, path: str | Path) -> DiffusionGemma:
     if wrong:
         remove_lora(model)
         raise ValueError(
-            f"path: {path} has other adapters than this model ({', '.join(sorted(wrong)[:3])}), takes those of its base"
+            f"path: {path} has other adapters than this model ({', '.join(sorted(wrong)[:3])}), "
+            "takes those of its base"
         )
     with torch.no_grad():
         for name, p in wanted.items():
@@ -242,14 +245,16 @@ def _need(model: DiffusionGemma, merged: bool | None = None) -> Lora:
         )
     if merged is not None and merged != (lora.originals is not None):
         raise ValueError(
-            f"model: is {'not ' if merged else ''}merged, takes one that {'is' if merged else 'is not'}"
+            f"model: is {'not ' if merged else ''}merged, "
+            f"takes one that {'is' if merged else 'is not'}"
         )
     return lora
 
 
 def _refuse_to_save(folder) -> None:
     raise ValueError(
-        "model: has adapters beside its weights, takes a merged one: merge(model), or save_lora(model, path)"
+        "model: has adapters beside its weights, "
+        "takes a merged one: merge(model), or save_lora(model, path)"
     )
 
 

@@ -117,7 +117,8 @@ def collate(
     """
     if len(examples) != len(indices) or not len(examples):
         raise ValueError(
-            f"indices: got {len(indices)} for {len(examples)} examples, takes one for each, at least one"
+            f"indices: got {len(indices)} for {len(examples)} examples, "
+            "takes one for each, at least one"
         )
     for name, value, least, most in (
         ("canvas_length", canvas_length, 1, 2**31),

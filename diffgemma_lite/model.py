@@ -120,7 +120,8 @@ class DiffusionGemma(nn.Module):
         always.
         """
         raise TypeError(
-            "model: is not called itself, takes model.encode(ids), model.decode(canvas, cache) or generate(model, ids)"
+            "model: is not called itself, "
+            "takes model.encode(ids), model.decode(canvas, cache) or generate(model, ids)"
         )
 
     def init_weights(self, generator: torch.Generator | None = None) -> None:

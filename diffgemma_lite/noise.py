@@ -48,7 +48,8 @@ def _check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
     check_tensor(name, ids, "token ids", ("B", "C"))
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
         raise ValueError(
-            f"{name}: got ids from {int(ids.min())} to {int(ids.max())}, takes 0 to {vocab_size - 1}"
+            f"{name}: got ids from {int(ids.min())} to {int(ids.max())}, "
+            f"takes 0 to {vocab_size - 1}"
         )
 
 
@@ -61,7 +62,8 @@ def _check_belief(x_t: Tensor, p_x0: Tensor, **levels: Tensor) -> None:
     check_tensor("p_x0", p_x0, "floating-point numbers", (*x_t.shape, "V"), x_t.device)
     if bool((p_x0 < 0).any()) or bool(((p_x0.sum(-1) - 1).abs() > 0.02).any()):
         raise ValueError(
-            "p_x0: got negative numbers or sums that are not 1, takes probabilities of the clean token"
+            "p_x0: got negative numbers or sums that are not 1, "
+            "takes probabilities of the clean token"
         )
     for name, level in levels.items():
         check_tensor(name, level, "numbers", (len(x_t),), x_t.device)

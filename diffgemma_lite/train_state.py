@@ -39,7 +39,8 @@ def mean_losses(sums: Sequence[Tensor], step: int) -> list[float]:
     if not all(math.isfinite(m) for m in means):
         shown = "denoising {}, encoder {}, gradient norm {}".format(*means)
         raise Diverged(
-            f"loss: got {shown} at step {step}, takes finite ones: lower learning_rate (the last checkpoint is kept)"
+            f"loss: got {shown} at step {step}, "
+            "takes finite ones: lower learning_rate (the last checkpoint is kept)"
         )
     return means
 
@@ -59,11 +60,15 @@ def data_identity(examples: Sequence) -> dict:
                 bool(e.complete),
             )
         except AttributeError as error:
-            what = f"number {n} is a {type(e).__name__}, takes items with prompt, response and complete"
+            what = (
+                f"number {n} is a {type(e).__name__}, "
+                "takes items with prompt, response and complete"
+            )
             raise ValueError(f"examples: {what}") from error
         except (TypeError, OverflowError) as error:
             raise ValueError(
-                f"examples: number {n} has ids that are no integers ({error}), takes lists of token ids"
+                f"examples: number {n} has ids that are no integers ({error}), "
+                "takes lists of token ids"
             ) from error
         digest.update(
             array("q", (len(prompt), len(response), complete)).tobytes()
@@ -161,12 +166,14 @@ def load_state(
     for name, wanted in _identity(model, config, data).items():
         if meta[name] != wanted and name == "data":
             raise ValueError(
-                f"examples: are {wanted}, but {folder} holds a run on {meta[name]}; takes the same data, or another folder"
+                f"examples: are {wanted}, but {folder} holds a run on {meta[name]}; "
+                "takes the same data, or another folder"
             )
         if meta[name] != wanted:
             kind = {"config": "TrainConfig", "model": "Config"}[name]
             raise ValueError(
-                f"folder: {folder} holds a run with another {kind} ({meta[name]}); takes the same, or another folder"
+                f"folder: {folder} holds a run with another {kind} ({meta[name]}); "
+                "takes the same, or another folder"
             )
     model.load_state_dict(
         {k.removeprefix("model."): v for k, v in stored.items() if k.startswith("model.")}

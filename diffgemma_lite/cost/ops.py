@@ -94,7 +94,8 @@ def step_cost(
     touched = distinct_experts(config, batch * queries) if experts is None else experts
     if not 0 < touched <= config.num_experts:
         raise ValueError(
-            f"experts: got {experts!r}, takes a number above 0, at most num_experts = {config.num_experts}"
+            f"experts: got {experts!r}, "
+            f"takes a number above 0, at most num_experts = {config.num_experts}"
         )
     ops = list(_embedding(size))
     if mode == "canvas":
@@ -156,7 +157,8 @@ def _by_part(weight_bytes: float | Mapping[str, float]) -> dict[str, float]:
     )
     if set(given) - set(WEIGHT_PARTS) or not all(v > 0 for v in given.values()):
         raise ValueError(
-            f"weight_bytes: got {weight_bytes!r}, takes a number above 0, or one for some of {', '.join(WEIGHT_PARTS)}"
+            f"weight_bytes: got {weight_bytes!r}, "
+            f"takes a number above 0, or one for some of {', '.join(WEIGHT_PARTS)}"
         )
     return dict.fromkeys(WEIGHT_PARTS, 2.0) | given
 

@@ -66,7 +66,8 @@ def fit_skew(config: Config, tokens: int, distinct: float) -> float:
     most = distinct_experts(config, tokens)
     if not config.top_k_experts < distinct <= most:
         raise ValueError(
-            f"distinct: got {distinct!r}, takes more than top_k_experts = {config.top_k_experts}, at most {most:.4g}"
+            f"distinct: got {distinct!r}, "
+            f"takes more than top_k_experts = {config.top_k_experts}, at most {most:.4g}"
         )
     low, high = 0.0, 8.0
     for _ in range(60):

@@ -59,7 +59,10 @@ def chart(
     words = (
         f"Chart of {y_name} over {x_name}: {', '.join(lines)}. The table below holds its numbers."
     )
-    image = f'<img alt="{html.escape(words, quote=True)}" style="max-width:100%" src="data:image/svg+xml;base64,{picture}">'
+    image = (
+        f'<img alt="{html.escape(words, quote=True)}" style="max-width:100%" '
+        f'src="data:image/svg+xml;base64,{picture}">'
+    )
     rows = [
         (str(v), *(_say(points[i], digits) for points in lines.values())) for i, v in enumerate(x)
     ]
@@ -114,7 +117,8 @@ def _svg(
     parts = [f'<rect width="{WIDE}" height="{HIGH}" rx="4" fill="#fdfcf9"/>']
     for tick in ticks:
         parts.append(
-            f'<line x1="{LEFT}" x2="{right}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" stroke="#dedbd2"/>'
+            f'<line x1="{LEFT}" x2="{right}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" '
+            'stroke="#dedbd2"/>'
         )
         parts.append(_text(LEFT - 6, up(tick) + 4, f"{tick:.{decimals}f}", "end"))
     parts += [_text(across(i), bottom + 17, name, "middle") for i, name in enumerate(names)]

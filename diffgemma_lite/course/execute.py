@@ -48,7 +48,8 @@ def find(names: list[str], folder: Path = NOTEBOOKS) -> list[Path]:
         )
         if not matches:
             raise ValueError(
-                f"names: {name!r} is no notebook; take a path or one of {', '.join(p.stem for p in every)}"
+                f"names: {name!r} is no notebook; "
+                f"take a path or one of {', '.join(p.stem for p in every)}"
             )
         chosen += matches
     return chosen if names else every

@@ -32,7 +32,10 @@ PALETTE = {
     "decoder": "#882255",
 }
 SEEN, UNSEEN = "■", "·"
-_CELL = "width:17px;min-width:17px;height:17px;padding:0;text-align:center;line-height:17px;font-size:11px"
+_CELL = (
+    "width:17px;min-width:17px;height:17px;padding:0;text-align:center;line-height:17px;"
+    "font-size:11px"
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ def grid(
     ]
     if len(marks) != len(rows) or any(len(row) != len(columns) for row in marks):
         raise ValueError(
-            f"marks: got {len(marks)} x {len(marks[0])}, takes {len(rows)} rows x {len(columns)} columns"
+            f"marks: got {len(marks)} x {len(marks[0])}, "
+            f"takes {len(rows)} rows x {len(columns)} columns"
         )
     names = list(range(len(rows))) if names is None else list(names)
     groups = [(role, len(list(run))) for role, run in groupby(columns)]
@@ -117,7 +121,10 @@ def grid(
             for m, column in zip(row, columns, strict=True)
         ]
         lines.append(f"<tr>{_td(name, role, label, 'th')}{''.join(painted)}</tr>")
-    body = f'<table style="border-collapse:separate;border-spacing:1px;margin:2px 0">{"".join(lines)}</table>'
+    body = (
+        '<table style="border-collapse:separate;border-spacing:1px;margin:2px 0">'
+        f"{''.join(lines)}</table>"
+    )
     width = max(len(str(name)) for name in names)
     over = " ".join(f"{role[: 2 * n - 1]:<{2 * n - 1}}" for role, n in groups)
     text = [
@@ -150,7 +157,8 @@ def table(
     lines = [f"<tr>{''.join(_td(h, roles.get(h), cell, 'th') for h in header)}</tr>"]
     for first, *others in rows:
         lines.append(
-            f"<tr>{_td(first, roles.get(str(first)), cell, 'th')}{''.join(_td(o, None, cell) for o in others)}</tr>"
+            "<tr>"
+            f"{_td(first, roles.get(str(first)), cell, 'th')}{''.join(_td(o, None, cell) for o in others)}</tr>"
         )
     body = f'<table style="margin:2px 0">{"".join(lines)}</table>'
     everything = [[str(value) for value in row] for row in [header, *rows]]
@@ -214,7 +222,10 @@ class Source:
         return f"# {self.where}\n{self.code}"
 
 
-_PRE = "margin:2px 0 8px 0;font-family:monospace;font-size:12px;line-height:1.4;overflow-x:auto;white-space:pre"
+_PRE = (
+    "margin:2px 0 8px 0;font-family:monospace;font-size:12px;line-height:1.4;overflow-x:auto;"
+    "white-space:pre"
+)
 _EDITOR = {
     "Token.Keyword": "keyword",
     "Token.Operator.Word": "keyword",

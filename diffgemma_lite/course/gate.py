@@ -56,7 +56,8 @@ def code_faults(cell: NotebookNode, number: int) -> list[str]:
     found = []
     if cell.source.strip() and cell.execution_count != number:
         found.append(
-            f"execution count is {cell.execution_count}, not {number}: the notebook was not run from top to bottom"
+            f"execution count is {cell.execution_count}, not {number}: "
+            "the notebook was not run from top to bottom"
         )
     for output in cell.outputs:
         if output.output_type == "error" and "raises-exception" not in cell.metadata.get(
@@ -74,7 +75,8 @@ def output_faults(output: NotebookNode) -> list[str]:
         found.append("output holds a widget view, which a reader sees as an error (run tidy)")
     if PLOTLY in data and PNG not in data:
         found.append(
-            "output holds a plotly figure without a picture, which no page or slide shows (run tidy)"
+            "output holds a plotly figure without a picture, "
+            "which no page or slide shows (run tidy)"
         )
     size = len(json.dumps(output, ensure_ascii=False).encode())
     if size > MAX_OUTPUT:

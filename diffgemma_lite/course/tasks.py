@@ -35,7 +35,10 @@ def reveal(
             "not done yet", "Write your guess into the cell above and run both cells again."
         )
         answer = html.escape(f"Measured: {measured}. {because}")
-        fold = f"<details><summary>Without a kernel: make your guess, then look here</summary>{answer}</details>"
+        fold = (
+            "<details><summary>Without a kernel: make your guess, then look here</summary>"
+            f"{answer}</details>"
+        )
         return Figure(asked.html + fold, asked.text)
     if _plain(guess) == _plain(measured):
         return feedback("right", f"You said {guess}, measured: {measured}. {because}")

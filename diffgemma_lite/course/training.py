@@ -232,7 +232,10 @@ def layout_figure(prompt: int, canvas: int, canvases: int, title: str = "") -> F
     marks = layout_mask(prompt, canvas, canvases)
     names = [f"canvas {k + 1}" for k in range(canvases) for _ in range(canvas)]
     columns = ["prefix"] * prompt + ["encoder"] * (canvases * canvas) + ["canvas"] * canvas
-    note = "prefix: the prompt; encoder: the clean answer in the cache; canvas: the noisy canvas itself. ■ is seen."
+    note = (
+        "prefix: the prompt; encoder: the clean answer in the cache; "
+        "canvas: the noisy canvas itself. ■ is seen."
+    )
     return grid(
         marks, rows=["canvas"] * len(names), columns=columns, names=names, title=title, note=note
     )

@@ -75,7 +75,8 @@ class Recipe:
         unknown = sorted(set(changes) - {"about", "until", "data", "train", "first"})
         if unknown or "until" not in changes:
             raise ValueError(
-                f"first: got {', '.join(changes)}, takes until, and any of about, data, train, first"
+                f"first: got {', '.join(changes)}, "
+                "takes until, and any of about, data, train, first"
             )
         plan = {name: value for name, value in self.plan.items() if name != "first"}
         plan |= {part: plan[part] | changes.get(part, {}) for part in ("data", "train")}
@@ -85,7 +86,8 @@ class Recipe:
         until, each, most = changes["until"], stage.training.log_every, stage.training.steps
         if not isinstance(until, int) or not 0 < until <= most or until % each:
             raise ValueError(
-                f"first.until: got {until!r}, takes a multiple of log_every = {each} from {each} to steps = {most}"
+                f"first.until: got {until!r}, "
+                f"takes a multiple of log_every = {each} from {each} to steps = {most}"
             )
         return stage
 
@@ -139,7 +141,8 @@ class Recipe:
                 or not all(share > 0 for share in shares.values())
             ):
                 raise ValueError(
-                    f"data.shares: got {shares}, takes numbers above 0 for some of {', '.join(templates.FAMILIES)}"
+                    f"data.shares: got {shares}, "
+                    f"takes numbers above 0 for some of {', '.join(templates.FAMILIES)}"
                 )
             count = {
                 family: int(data["records"] * share / sum(shares.values()))
@@ -250,7 +253,8 @@ def _of_python(it: Recipe) -> Recipe:
     """The scores and the card of this file speak of Python."""
     if it.kind != "python":
         raise ValueError(
-            f"recipe: {it.path} has kind {it.kind!r}, takes 'python' (structured.finish scores records)"
+            f"recipe: {it.path} has kind {it.kind!r}, "
+            "takes 'python' (structured.finish scores records)"
         )
     return it
 

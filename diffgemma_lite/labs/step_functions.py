@@ -110,7 +110,8 @@ def masked_step(
     masked = canvas == mask_id if pinned is None else (canvas == mask_id) & ~pinned
     if index == 0 and not bool(masked.any()):
         raise ValueError(
-            f"canvas: holds no mask (id {mask_id}), takes initial_canvas=torch.full((B, C), {mask_id})"
+            f"canvas: holds no mask (id {mask_id}), "
+            f"takes initial_canvas=torch.full((B, C), {mask_id})"
         )
     done = _done(canvas, previous, ended)
     tau = temperature_at(index, sampler)

@@ -110,7 +110,8 @@ class Tokenizer:
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise ValueError(
-                f"folder: {str(folder)!r} has no tokenizer.json, takes a folder written by Tokenizer.save"
+                f"folder: {str(folder)!r} has no tokenizer.json, "
+                "takes a folder written by Tokenizer.save"
             )
         try:
             return cls(Backend.from_str(path.read_text(encoding="utf-8")))
@@ -189,7 +190,8 @@ class Tokenizer:
             number = int(token_id)
         except (TypeError, ValueError, RuntimeError):  # the last is torch's, for a row of ids
             raise ValueError(
-                f"{argument}: got {token_id!r} as an id, takes one row of ids from 0 to {self.vocab_size - 1}"
+                f"{argument}: got {token_id!r} as an id, "
+                f"takes one row of ids from 0 to {self.vocab_size - 1}"
             ) from None
         if number != token_id or not 0 <= number < self.vocab_size:
             raise ValueError(

@@ -107,12 +107,18 @@ class Recording:
         if not reads:
             raise ValueError("sections: 'bandwidth' has no point beyond the cache; record it first")
         rate, key, result = max(reads, key=lambda entry: entry[0])
-        said = f"measured: {key['what']} of {result['bytes'] / 1e6:.0f} MB, median of {result['timing']['repeats']}"
+        said = (
+            f"measured: {key['what']} of {result['bytes'] / 1e6:.0f} MB, "
+            f"median of {result['timing']['repeats']}"
+        )
         peaks: dict[str, Sourced] = {}
         for key, result in self.points("peak"):
             name = PEAK_NAMES[key["dtype"]]
             if name not in peaks or result["rate"] > peaks[name].value:
-                source = f"measured: product of {key['n']} x {key['n']}, median of {result['timing']['repeats']}"
+                source = (
+                    f"measured: product of {key['n']} x {key['n']}, "
+                    f"median of {result['timing']['repeats']}"
+                )
                 peaks[name] = Sourced(result["rate"], source)
         cache = Sourced(float(self.device["cache_bytes"]), "as the system reports it")
         return Hardware(self.device["name"], Sourced(rate, said), peaks, cache)
@@ -170,7 +176,8 @@ def validate(data: dict[str, Any]) -> None:
             _need(point, {"key": dict, "run": int, "result": dict}, place)
             if not 0 <= point["run"] < len(data["runs"]):
                 raise ValueError(
-                    f"{place}.run: got {point['run']}, takes the number of one of the {len(data['runs'])} runs"
+                    f"{place}.run: got {point['run']}, "
+                    f"takes the number of one of the {len(data['runs'])} runs"
                 )
             if "timing" in point["result"]:
                 _need(

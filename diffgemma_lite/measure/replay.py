@@ -72,7 +72,8 @@ def report(recording: Recording, models: Mapping[str, Config]) -> str:
 def provenance(recording: Recording) -> str:
     d = recording.device
     lines = [
-        f"{d['name']}: {d['kind']}, {d['cores']} cores, {d['memory_bytes'] / 1e9:.1f} GB of memory, "
+        f"{d['name']}: {d['kind']}, {d['cores']} cores, "
+        f"{d['memory_bytes'] / 1e9:.1f} GB of memory, "
         f"{d['cache_bytes'] / 1e6:.0f} MB of cache, {d['system']}"
     ]
     for i, run in enumerate(recording.runs):

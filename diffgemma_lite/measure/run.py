@@ -88,5 +88,6 @@ def _tried(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return {
-            "failed": f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+            "failed": f"{type(error).__name__}: "
+            f"{str(error).splitlines()[0][:200] if str(error) else ''}"
         }

@@ -143,7 +143,8 @@ def _place_floats(
     for k in shapes.keys() & left.keys():
         if tuple(left[k].shape) != shapes[k]:
             problems.append(
-                f"{floats.to_hf_name(k)} has shape {tuple(left[k].shape)}, the config asks for {shapes[k]}"
+                f"{floats.to_hf_name(k)} has shape {tuple(left[k].shape)}, "
+                f"the config asks for {shapes[k]}"
             )
         else:
             floats._place(model, k, floats.to_hf_name(k), left[k], dtype, False, problems)

@@ -105,7 +105,8 @@ def checkpoint_bytes(
     parts, shapes = dict(parts or {}), matrix_shapes(config)
     if set(parts) - set(shapes):
         raise ValueError(
-            f"parts: got {', '.join(sorted(set(parts) - set(shapes)))}, takes some of {', '.join(shapes)}"
+            f"parts: got {', '.join(sorted(set(parts) - set(shapes)))}, "
+            f"takes some of {', '.join(shapes)}"
         )
     sizes = {}
     for part, count in parameters(config).items():

@@ -83,7 +83,8 @@ def quantize_model(
         wanted = {key for name, m in found.items() for key in _scale_names(name, m)}
         if wanted - set(input_scales):
             raise ValueError(
-                f"input_scales: lacks {', '.join(sorted(wanted - set(input_scales))[:3])}; see `calibrate`"
+                f"input_scales: lacks {', '.join(sorted(wanted - set(input_scales))[:3])}; "
+                "see `calibrate`"
             )
     # not copied: it is replaced
     spared = {id(t): t for m in found.values() for t in m.parameters(recurse=False)}
@@ -175,7 +176,8 @@ def calibrate(
     silent = [key for key in keys if key not in largest or not bool((largest[key] > 0).any())]
     if silent:
         raise ValueError(
-            f"run: sent nothing through {', '.join(silent[:3])}, so there is no input to take a scale from"
+            f"run: sent nothing through {', '.join(silent[:3])}, "
+            "so there is no input to take a scale from"
         )
     return {k: torch.where(v > 0, v, v.max()) / (E2M1_MAX * E4M3_MAX) for k, v in largest.items()}
 

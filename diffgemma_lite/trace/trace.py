@@ -58,7 +58,10 @@ class CanvasTrace:
     def __repr__(self) -> str:
         """Sizes and how it ended; the arrays themselves would fill screens."""
         n, b, c = self.canvas.shape
-        return f"CanvasTrace({n} steps, {b} row{'s' if b > 1 else ''} of {c} positions, stop={self.stop})"
+        return (
+            f"CanvasTrace({n} steps, {b} row{'s' if b > 1 else ''} of {c} positions, "
+            f"stop={self.stop})"
+        )
 
     @property
     def next_canvas(self) -> np.ndarray:
@@ -105,7 +108,10 @@ class Trace:
 
     def __repr__(self) -> str:
         kept = sum(len(row) for row in self.tokens)
-        return f"Trace({len(self.prompt)} row{'s' if len(self.prompt) > 1 else ''}, {kept} tokens kept, canvases={self.canvases})"
+        return (
+            f"Trace({len(self.prompt)} row{'s' if len(self.prompt) > 1 else ''}, "
+            f"{kept} tokens kept, canvases={self.canvases})"
+        )
 
     def with_texts(self, decode) -> Trace:
         """Fill `texts` for every id in the trace. `decode(id) -> str`; a byte token that splits a
@@ -113,7 +119,8 @@ class Trace:
         """
         if not callable(decode):
             raise ValueError(
-                f"decode: got {type(decode).__name__}, takes a function from an id to its text: tokenizer.token_text"
+                f"decode: got {type(decode).__name__}, "
+                "takes a function from an id to its text: tokenizer.token_text"
             )
         ids: set[int] = {i for row in self.prompt + self.tokens for i in row}
         for c in self.canvases:

@@ -133,11 +133,16 @@ def attention_table(trace: Trace, row: int) -> str:
             cells = "".join(
                 f"<td>{_target(trace, row, index, last, p, layer)}</td>" for layer in layers
             )
-            rows += f"<tr><td>{p}</td><td><code>{_name(trace, int(c.canvas[last, row, p]))}</code></td>{cells}</tr>"
+            rows += (
+                f"<tr><td>{p}</td><td><code>{_name(trace, int(c.canvas[last, row, p]))}</code></td>"
+                f"{cells}</tr>"
+            )
         which = f" of canvas {index + 1}" if many else ""
         parts.append(
-            f"<details><summary>What each position{which} attends to most at step {last + 1}: prompt (p) or canvas (c), "
-            f"position, weight (mean over heads)</summary><table><tr><th>position</th><th>canvas in</th>{head}</tr>"
+            f"<details><summary>What each position{which} attends to most at step {last + 1}: "
+            "prompt (p) or canvas (c), "
+            "position, weight (mean over heads)</summary><table><tr><th>position</th>"
+            f"<th>canvas in</th>{head}</tr>"
             f"{rows}</table></details>"
         )
     return "".join(parts)

@@ -112,7 +112,8 @@ def module_text(view: str = "player") -> str:
         if (HERE / name).exists()
     ]
     parts = [
-        f"const SHEET = {json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"
+        "const SHEET = "
+        f"{json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"
     ]
     names = BUNDLES[view]
     for name in names:
@@ -137,7 +138,10 @@ def progressive_html(static: str, payload: dict, view: str = "player") -> str:
     data, code = pack_text(payload), pack_text(module_text(view))
     name = hashlib.sha256(data.encode()).hexdigest()[:12]
     script = LOADER.replace("ID", name).replace("CODE", f'"{code}"').replace("DATA", f'"{data}"')
-    return f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">{script}</script>'
+    return (
+        f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">'
+        f"{script}</script>"
+    )
 
 
 STAGE = (
@@ -174,7 +178,8 @@ def page(body: str, title: str) -> str:
     words = html.escape(visible_title(title))
     style = (
         "html{color-scheme:light dark}"
-        "body{margin:0 auto;padding:16px;max-width:1600px;box-sizing:border-box;font:14px/1.5 system-ui,sans-serif}"
+        "body{margin:0 auto;padding:16px;max-width:1600px;box-sizing:border-box;"
+        "font:14px/1.5 system-ui,sans-serif}"
         "table{border-collapse:collapse}td,th{text-align:left;vertical-align:top;padding:2px 8px}"
         "code,pre{white-space:pre-wrap;overflow-wrap:anywhere}img{max-width:100%}"
         "@media(max-width:480px){body{padding:6px}}"
@@ -183,5 +188,6 @@ def page(body: str, title: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{words}</title><style>{style}</style></head><body>{body}</body></html>\n'
+        f'<link rel="icon" href="data:,"><title>{words}</title><style>{style}</style></head><body>'
+        f"{body}</body></html>\n"
     )

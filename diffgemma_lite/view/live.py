@@ -277,10 +277,14 @@ class LivePlayer(anywidget.AnyWidget):
 
 def _knob_table(knobs: list[dict]) -> str:
     rows = "".join(
-        f"<tr><td>{html.escape(k['label'])}</td><td>{html.escape(visible(str(k['value'])))}</td></tr>"
+        f"<tr><td>{html.escape(k['label'])}</td><td>"
+        f"{html.escape(visible(str(k['value'])))}</td></tr>"
         for k in knobs
     )
-    words = "Knobs of the live player, with their first values. Run this cell in JupyterLab to turn them and re-run the model."
+    words = (
+        "Knobs of the live player, with their first values. "
+        "Run this cell in JupyterLab to turn them and re-run the model."
+    )
     return f"<p>{words}</p><table><tr><th>knob</th><th>value</th></tr>{rows}</table>"
 
 

@@ -59,7 +59,8 @@ def block_map(
     across = across if blocks is None else min(blocks, across)
     if kept < 1 or across < 1 or kept * across > MOST:
         raise ValueError(
-            f"rows: got {rows} rows of {across} blocks of {q.block}, takes 1 to {MOST} blocks in all"
+            f"rows: got {rows} rows of {across} blocks of {q.block}, "
+            f"takes 1 to {MOST} blocks in all"
         )
     frames = tuple(
         _frame(f"row {r}, block {b}", w, q, values, r, b)

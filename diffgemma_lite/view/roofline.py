@@ -119,7 +119,8 @@ class Roofline:
         canvas, batch = self.first
         one, many = (self.points[self.precisions[0], q, batch] for q in (1, canvas))
         return (
-            f"<Roofline on {self.devices[0].name}, {self.precisions[0]}, batch {batch}, prefix {self.prefix}: one token "
+            f"<Roofline on {self.devices[0].name}, {self.precisions[0]}, batch {batch}, "
+            f"prefix {self.prefix}: one token "
             f"{one.intensity:.3g} FLOPs a byte, canvas of {canvas} {many.intensity:.3g}>"
         )
 
@@ -164,7 +165,8 @@ def roofline(
     named = tuple(precisions) if precisions is not None else _computable(devices[0])
     if not named or set(named) - set(PRECISIONS):
         raise ValueError(
-            f"precisions: got {named!r} on {devices[0].name}, takes some of {', '.join(PRECISIONS)} that it has peaks for"
+            f"precisions: got {named!r} on {devices[0].name}, "
+            f"takes some of {', '.join(PRECISIONS)} that it has peaks for"
         )
     points = {
         (p, q, b): _point(

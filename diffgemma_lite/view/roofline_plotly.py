@@ -158,7 +158,8 @@ def _all_coordinates(r: Roofline, precision: str, groups: tuple[int, ...]) -> di
 def words(p: Point, precision: str) -> str:
     """What a point says on hover: totals, then the parts from the longest floor down."""
     head = (
-        f"<b>{step_name(p.queries)}, batch {p.batch}, {precision}</b><br>{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, "
+        f"<b>{step_name(p.queries)}, batch {p.batch}, {precision}</b><br>"
+        f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, "
         f"{p.intensity:.3g} FLOPs a byte<br>floor {si(p.seconds, 's')} "
         f"(activations, not in it: {si(p.bytes_activations, 'B')})"
     )

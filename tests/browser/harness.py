@@ -203,7 +203,9 @@ class Lab:
     def run_all(self, page, timeout: float) -> list[str]:
         """Run every cell and wait for the last; returns the errors that cells put out."""
         page.wait_for_function(
-            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
+            "() => "
+            "window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === "
+            "'idle'",
             timeout=PATIENCE,
         )
         run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"

@@ -16,8 +16,10 @@ import numpy as np
 from diffgemma_lite.trace import CanvasTrace, Trace
 
 SENTENCE = (
-    "the model reads every position at once and keeps those it is sure of while others are drawn again from noise so a "
-    "sentence settles from its easy words to hard ones def return self if not in None import for open close ( ) : = , . \n"
+    "the model reads every position at once and keeps those it is sure of while others are drawn "
+    "again from noise so a "
+    "sentence settles from its easy words to hard ones def return self if not in None import for "
+    "open close ( ) : = , . \n"
 )
 WORDS = SENTENCE.split(" ")
 

@@ -78,7 +78,8 @@ def marked(page) -> dict[str, tuple[int, int]]:
     """Rank -> (canvas, position) of the cells that carry a mark."""
     return dict(
         page.locator(".cell[data-attended]").evaluate_all(
-            "all => all.map((x) => [x.dataset.attended, [Number(x.dataset.c), Number(x.dataset.p)]])"
+            "all => all.map((x) => [x.dataset.attended, [Number(x.dataset.c), "
+            "Number(x.dataset.p)]])"
         )
     )
 

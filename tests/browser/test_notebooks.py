@@ -31,7 +31,8 @@ WIDGET_ERROR = "Error displaying widget"
 LAB_NOISE = ("/api/workspaces/", "net::ERR_ABORTED", "/api/me", "lspws", "/lsp/", "preload")
 
 SPECIMEN = [
-    "import time\nfrom raced import raced\nfrom routed import routed\nfrom simulated import simulate\n"
+    "import time\nfrom raced import raced\nfrom routed import routed\n"
+    "from simulated import simulate\n"
     "from diffgemma_lite.view import live_player, noise_view, player, race_view, router_view\n"
     "from diffgemma_lite.view.noise_record import noise_record",
     "player(simulate(48, 8, pinned=(2,), layers=2), title='Specimen')",
@@ -40,9 +41,12 @@ SPECIMEN = [
     "noise_view(noise_record(list(range(24)), lambda i: f' w{i}', 32), title='Specimen of noise')",
     "from diffgemma_lite import Config\nfrom diffgemma_lite.view import roofline\n"
     "roofline(Config.preset('python_small'), canvases=(8, 64), batches=(1, 4), canvas=64)",
-    "import torch\nfrom diffgemma_lite.view.nvfp4_record import block_map\nfrom diffgemma_lite.view.nvfp4_view import block_view\n"
-    "block_view(block_map(torch.randn(6, 32, generator=torch.Generator().manual_seed(0)), 'a weight'))",
-    "import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 3, 2]), layout=dict(title='A bare figure'))",
+    "import torch\nfrom diffgemma_lite.view.nvfp4_record import block_map\n"
+    "from diffgemma_lite.view.nvfp4_view import block_view\n"
+    "block_view(block_map(torch.randn(6, 32, generator=torch.Generator().manual_seed(0)), "
+    "'a weight'))",
+    "import plotly.graph_objects as go\n"
+    "go.Figure(go.Scatter(y=[1, 3, 2]), layout=dict(title='A bare figure'))",
     """def run(settings, on_step):
     for n in range(settings["steps"]):
         time.sleep(0.05)
@@ -237,7 +241,8 @@ def assert_live_widget(page, panel, fails: bool) -> None:
     assert words.text_content().startswith("done"), panel.locator(".error").inner_text()
     until(  # the new trace is unpacked after the words say done
         page,
-        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s && s.max > 0 && s.value === s.max; }",
+        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); "
+        "return s && s.max > 0 && s.value === s.max; }",
         panel.element_handle(),
         LIVE_SECONDS * 1000,
     )
@@ -268,7 +273,8 @@ def assert_cancel(page, panel) -> None:
     assert int(bar.get_attribute("max")) == 200
     until(
         page,
-        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s.max >= 1 && s.max < 200; }",
+        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); "
+        "return s.max >= 1 && s.max < 200; }",
         panel.element_handle(),
     )
 

@@ -133,7 +133,8 @@ def test_play_pause_step_scrub_and_speed(open_page, page_file):
 
 def focused(page) -> str:
     return page.evaluate(
-        "() => { let e = document.activeElement; while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
+        "() => { let e = document.activeElement; "
+        "while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
         "return e.dataset?.p ?? e.getAttribute('aria-label') ?? e.value ?? e.tagName; }"
     )
 

@@ -50,7 +50,8 @@ def numbers(page, lane: int) -> dict[str, str]:
         .nth(lane)
         .locator("dl > div")
         .evaluate_all(
-            "all => all.map((x) => [x.querySelector('dt').textContent, x.querySelector('dd').textContent])"
+            "all => all.map((x) => [x.querySelector('dt').textContent, "
+            "x.querySelector('dd').textContent])"
         )
     )
 

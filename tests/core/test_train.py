@@ -92,7 +92,8 @@ SCRIPT = """
     raise SystemExit("nothing killed this process")
 """
 KILLED = {
-    "between two checkpoints": "run({folder!r}, on_log=lambda entry: die() if entry['step'] == 6 else None)",
+    "between two checkpoints": "run({folder!r}, on_log=lambda entry: die() if entry['step'] == "
+    "6 else None)",
     "while a checkpoint is written": """
     save_file = train_state.save_file
 
@@ -200,7 +201,8 @@ def test_resume_with_another_train_config_is_refused(tmp_path, change):
     before = (tmp_path / STATE).read_bytes()
     with pytest.raises(
         ValueError,
-        match="^folder: .* holds a run with another TrainConfig .*takes the same, or another folder",
+        match="^folder: .* holds a run with another TrainConfig .*takes the same, "
+        "or another folder",
     ):
         run(tmp_path, **change)
     assert (tmp_path / STATE).read_bytes() == before

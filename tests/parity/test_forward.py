@@ -245,6 +245,7 @@ def test_bfloat16_agreement_is_reported(tmp_path, record_property, shape: str) -
         share = torch.cat(same).float().mean().item()
         record_property(f"bf16_argmax_agreement_{experts}", share)
         print(
-            f"{shape}, {experts}: bf16 argmax agreement {share:.4f} of {torch.cat(same).numel()} positions"
+            f"{shape}, {experts}: bf16 argmax agreement {share:.4f} of "
+            f"{torch.cat(same).numel()} positions"
         )
         assert share > 0.6

@@ -191,7 +191,8 @@ def test_the_default_kernels_write_the_same_tokens_but_for_near_ties(pair, monke
         except AssertionError as error:
             differed[seed] = str(error).splitlines()[:1]
     print(
-        f"{agreed} of {len(SEEDS)} seeds, three rows each, agree on every token with the default kernels; others: {differed}"
+        f"{agreed} of {len(SEEDS)} seeds, three rows each, "
+        f"agree on every token with the default kernels; others: {differed}"
     )
     assert agreed >= 0.8 * len(SEEDS)
 

@@ -159,7 +159,8 @@ def test_more_than_a_thousand_tensors_equal_modelopt_bit_for_bit(tensors):
         assert same(np.float32(tensor_scale), np.float32(theirs[2])), name
         assert same(values, theirs[3]), name
     print(
-        f"{finite} of {len(tensors)} tensors: codes, block and tensor scales and values equal ModelOpt's to the last bit"
+        f"{finite} of {len(tensors)} tensors: codes, "
+        "block and tensor scales and values equal ModelOpt's to the last bit"
     )
     assert finite > 1000
 
@@ -248,7 +249,8 @@ def test_torchao_gives_the_same_bits_but_for_the_differences_named_above(tensors
         alike = (ours[0] == theirs[0]) & (ours[1] == theirs[1]).repeat(BLOCK, -1)
         assert same(ours[3][alike], theirs[3][alike]), name
     print(
-        f"torchao: {equal} of {compared} tensors equal to the last bit; of {weights:,} weights differ: {total}"
+        f"torchao: {equal} of {compared} tensors equal to the last bit; "
+        f"of {weights:,} weights differ: {total}"
     )
     assert compared > 1000 and equal > compared / 3
 

@@ -186,8 +186,8 @@ def test_without_script_every_step_and_source_is_in_the_tables(shown):
     assert "http" not in re.sub(r'src="data:[^"]*"', "", markup)
     for p in shown.points.values():
         assert (
-            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, {si(p.seconds, 's')}"
-            in markup
+            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, "
+            f"{si(p.seconds, 's')}" in markup
         )
     for part, moved, flops, seconds in shown.points["BF16", 64, 4].parts:
         assert (

@@ -334,7 +334,8 @@ def test_every_module_is_in_the_bundle_and_short_enough_to_read():
 def test_importing_the_views_imports_no_widget_library():
     code_text = (
         "import sys, diffgemma_lite.view;"
-        "print([m for m in ('anywidget', 'ipywidgets', 'plotly', 'matplotlib', 'IPython') if m in sys.modules])"
+        "print([m for m in ('anywidget', 'ipywidgets', 'plotly', 'matplotlib', "
+        "'IPython') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code_text], capture_output=True, text=True, check=True

@@ -134,6 +134,7 @@ def targets(tried: list[Answers], plan: Distillation) -> tuple[Tensor, Tensor, d
     }
     if not len(rows):
         raise ValueError(
-            f"model: none of its {right.numel()} answers was right, takes one that solves some with many steps"
+            f"model: none of its {right.numel()} answers was right, "
+            "takes one that solves some with many steps"
         )
     return rows, canvas[rows], seen

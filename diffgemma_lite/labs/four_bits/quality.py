@@ -145,7 +145,8 @@ def quality(
     needs = [case.name for case in cases if case.inputs]
     if needs and not calibration:
         raise ValueError(
-            f"calibration: is empty, takes examples, since the inputs of {', '.join(needs)} are rounded too"
+            "calibration: is empty, takes examples, "
+            f"since the inputs of {', '.join(needs)} are rounded too"
         )
     if not examples:
         raise ValueError("examples: is empty, takes at least one held-out example")
@@ -217,7 +218,8 @@ def measure_folder(
     found = json.loads(Path(out).read_text(encoding="utf-8")) if Path(out).exists() else {}
     if found and any(found.get(key) != value for key, value in sizes.items()):
         raise ValueError(
-            f"out: {out} holds another run ({ {key: found.get(key) for key in sizes} }), takes a new file"
+            f"out: {out} holds another run ({ {key: found.get(key) for key in sizes} }), "
+            "takes a new file"
         )
     record = sizes | {"device": describe(device), "provenance": run_provenance(device, command)}
     # older than the provenance

@@ -69,7 +69,8 @@ class SudokuTraining:
         if not 0 < self.fewest <= min(self.middle, self.most):
             got = f"{self.fewest}, {self.middle}, {self.most}"
             raise ValueError(
-                f"fewest, middle, most: got {got}, takes givens: 1 <= fewest <= middle, and fewest <= most"
+                f"fewest, middle, most: got {got}, "
+                "takes givens: 1 <= fewest <= middle, and fewest <= most"
             )
         if not 0 <= self.decay_steps <= self.steps:
             got = f"{self.decay_steps}, {self.steps}"
@@ -81,7 +82,8 @@ class SudokuTraining:
         if self.checkpoint_every % self.log_every:
             each = self.log_every
             raise ValueError(
-                f"checkpoint_every: got {self.checkpoint_every}, takes a multiple of log_every = {each}"
+                f"checkpoint_every: got {self.checkpoint_every}, "
+                f"takes a multiple of log_every = {each}"
             )
         if self.precision not in ("float32", "bfloat16"):
             raise ValueError(f"precision: got {self.precision!r}, takes 'float32' or 'bfloat16'")
@@ -94,7 +96,8 @@ class SudokuTraining:
             ) from None
         if list(points) != sorted(points) or any(share < 0 for _, share in points):
             raise ValueError(
-                f"rate_points: got {points}, takes (step, share of at least 0) pairs, steps ascending"
+                f"rate_points: got {points}, "
+                "takes (step, share of at least 0) pairs, steps ascending"
             )
         object.__setattr__(self, "rate_points", points)
         self._check_own()
@@ -103,7 +106,8 @@ class SudokuTraining:
         rows, runs, size = self.own_rows, self.own_runs, self.batch_size
         if not 0 <= rows <= size or (size - rows) % 2:
             raise ValueError(
-                f"own_rows: got {rows}, takes 0 to batch_size = {size}, leaving an even number of others"
+                f"own_rows: got {rows}, takes 0 to batch_size = {size}, "
+                "leaving an even number of others"
             )
         if rows and self.sibling != "uniform":
             raise ValueError(f"own_rows: got {rows} for the {self.sibling} sibling, takes 0 there")

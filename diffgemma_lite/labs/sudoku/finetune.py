@@ -49,7 +49,8 @@ def wide_layout(name: str, n: int, vocab_size: int) -> Layout:
     own = Layout(name, n).vocab_size
     if own > vocab_size:
         raise ValueError(
-            f"vocab_size: got {vocab_size}, takes at least {own}, what layout {name} of side {n} needs"
+            f"vocab_size: got {vocab_size}, "
+            f"takes at least {own}, what layout {name} of side {n} needs"
         )
     return Layout(name, n, spare=vocab_size - own)
 
@@ -65,7 +66,8 @@ def token_order(layout: Layout, tokenizer: Tokenizer) -> list[int]:
     check_class("tokenizer", tokenizer, Tokenizer)
     if tokenizer.vocab_size != layout.vocab_size:
         raise ValueError(
-            f"layout: has {layout.vocab_size} tokens, takes one of {tokenizer.vocab_size}; see wide_layout"
+            f"layout: has {layout.vocab_size} tokens, "
+            f"takes one of {tokenizer.vocab_size}; see wide_layout"
         )
     digits = [tokenizer.encode(str(d))[0] for d in range(1, layout.n + 1)]
     own = [
@@ -184,7 +186,8 @@ def words(scores: dict) -> list[str]:
     """What was found, in sentences made from the numbers alone."""
     before, points = scores["before"], scores["points"]
     said = [
-        f"Before: {percent(before['exact'])} of {before['exact']['n']} puzzles solved, {before['steps']:.1f} steps a puzzle."
+        f"Before: {percent(before['exact'])} of {before['exact']['n']} puzzles solved, "
+        f"{before['steps']:.1f} steps a puzzle."
     ]
     for name, p in points.items():
         goal = (
@@ -209,7 +212,8 @@ def words(scores: dict) -> list[str]:
             else "did not clearly help"
         )
         said.append(
-            f"Having learnt Python first {better}: {gain:+.1%} against a model that learnt nothing before."
+            f"Having learnt Python first {better}: "
+            f"{gain:+.1%} against a model that learnt nothing before."
         )
     return said
 

@@ -77,7 +77,8 @@ class OwnStates:
     ):
         if plan.own_disguised and layout.name != "legend":
             raise ValueError(
-                f"own_disguised: got True in layout {layout.name}, takes legend, where a position is a cell"
+                f"own_disguised: got True in layout {layout.name}, "
+                "takes legend, where a position is a cell"
             )
         runs, length = plan.own_runs, layout.canvas_length
         self.layout, self.stacked, self.plan = layout, stacked, plan

@@ -69,7 +69,8 @@ def load_run(
             json.dumps(asdict(wanted) | _FREE)
         ):
             raise ValueError(
-                f"folder: {folder} holds a run with another {key}, takes the same, or another folder"
+                f"folder: {folder} holds a run with another {key}, "
+                "takes the same, or another folder"
             )
     model.load_state_dict(
         {name.removeprefix("model."): v for name, v in stored.items() if name.startswith("model.")}

@@ -101,7 +101,8 @@ def train_sudoku(
     """
     if plan.sibling == "autoregressive" and layout.name in ("legend", "pairs"):
         raise ValueError(
-            f"sibling: got autoregressive in layout {layout.name}, takes plain or named (the puzzle as prompt)"
+            f"sibling: got autoregressive in layout {layout.name}, "
+            "takes plain or named (the puzzle as prompt)"
         )
     folder = None if folder is None else Path(folder)
     adam = {

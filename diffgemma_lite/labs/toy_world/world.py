@@ -39,7 +39,8 @@ class World:
         s = len(self.words) ** self.length
         if s > MOST:
             raise ValueError(
-                f"words, length: got {len(self.words)} ** {self.length} = {s} texts, takes at most {MOST}"
+                f"words, length: got {len(self.words)} ** {self.length} = {s} texts, "
+                f"takes at most {MOST}"
             )
         shape, total = tuple(self.joint.shape), float(self.joint.sum())
         if shape != (s,) or bool((self.joint < 0).any()) or abs(total - 1) > 1e-9:
@@ -117,7 +118,8 @@ def phrases(
     length, v = len(split[0]), len(words) + noise_words
     if any(len(phrase) != length for phrase in split):
         raise ValueError(
-            f"probabilities: got phrases of {sorted({len(p) for p in split})} words, takes one length"
+            f"probabilities: got phrases of {sorted({len(p) for p in split})} words, "
+            "takes one length"
         )
     joint = torch.zeros((v,) * length, dtype=torch.float64)
     possible = joint[(slice(len(words)),) * length]
