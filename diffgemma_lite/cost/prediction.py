@@ -89,9 +89,11 @@ PRECISIONS = {
     "NVFP4": Precision("nvidia NVFP4 card: only the routed experts, at 4.5 bits with their scales; cache in fp8",
                        {"experts": 4.5 / 8}, {"experts": "fp4"}, kv_bytes=1.0),
     "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, computed in 16 bits",
-                       dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"), 4.5 / 8)),
+                       dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"),
+                                     4.5 / 8)),
     "FP32": Precision("float32 throughout, as the small models of this package run on a CPU",
-                      dict.fromkeys(WEIGHT_PARTS, 4.0), kv_bytes=4.0, activation_bytes=4.0, base="fp32"),
+                      dict.fromkeys(WEIGHT_PARTS, 4.0), kv_bytes=4.0, activation_bytes=4.0,
+                      base="fp32"),
 }  # fmt: skip
 
 

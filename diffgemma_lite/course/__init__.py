@@ -28,5 +28,17 @@ from .figures import PALETTE, Figure, Source, beside, grid, seen, source, table
 from .tasks import Exercise, Mistake, check, feedback, reveal
 
 __all__ = [
-    "PALETTE", "Exercise", "Figure", "Mistake", "Source", "beside", "check", "feedback", "grid", "reveal", "seen", "source", "table",
-]  # fmt: skip
+    "PALETTE",
+    "Exercise",
+    "Figure",
+    "Mistake",
+    "Source",
+    "beside",
+    "check",
+    "feedback",
+    "grid",
+    "reveal",
+    "seen",
+    "source",
+    "table",
+]

@@ -28,8 +28,9 @@ from ..sampler import SamplerConfig
 from .figures import Figure, grid, seen
 
 LINES = {
-    "squares": "[ $ * $ for $ in # ]", "halves": "[ $ / 2 for $ in # ]", "positive": "[ $ for $ in # if $ > 0 ]",
-    "total": "sum ( $ for $ in # )", "count": "sum ( 1 for $ in # if $ )", "table": "{ $ : $ + 1 for $ in # }",
+    "squares": "[ $ * $ for $ in # ]", "halves": "[ $ / 2 for $ in # ]",
+    "positive": "[ $ for $ in # if $ > 0 ]", "total": "sum ( $ for $ in # )",
+    "count": "sum ( 1 for $ in # if $ )", "table": "{ $ : $ + 1 for $ in # }",
 }  # fmt: skip
 LISTS = ("rows", "prices", "sizes", "ages", "marks", "days", "steps", "words", "counts", "scores")
 NAMES = ("a", "b", "i", "k", "n", "v", "x", "y")

@@ -22,6 +22,20 @@ from .model import PARTS, calibrate, quantize_model, round_model, stored_bytes
 from .tensor import NVFP4Tensor, dequantize, quantize
 
 __all__ = [
-    "FORMATS", "PARTS", "NVFP4Embedding", "NVFP4Experts", "NVFP4Linear", "NVFP4Tensor", "calibrate", "dequantize",
-    "load_quantized", "quantize", "quantize_model", "round_model", "round_trip", "save_quantized", "snr_db", "stored_bytes",
-]  # fmt: skip
+    "FORMATS",
+    "PARTS",
+    "NVFP4Embedding",
+    "NVFP4Experts",
+    "NVFP4Linear",
+    "NVFP4Tensor",
+    "calibrate",
+    "dequantize",
+    "load_quantized",
+    "quantize",
+    "quantize_model",
+    "round_model",
+    "round_trip",
+    "save_quantized",
+    "snr_db",
+    "stored_bytes",
+]

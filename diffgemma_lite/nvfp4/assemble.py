@@ -21,7 +21,8 @@ from .tensor import BLOCK, E2M1_MAX, E4M3_MAX, NVFP4Tensor
 
 ROLES = ("packed", "block_scale", "tensor_scale")
 DTYPES = {
-    "packed": torch.uint8, "block_scale": torch.float8_e4m3fn, "tensor_scale": torch.float32, "input_scale": torch.float32,
+    "packed": torch.uint8, "block_scale": torch.float8_e4m3fn, "tensor_scale": torch.float32,
+    "input_scale": torch.float32,
 }  # fmt: skip
 _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)")
 _FUSED = re.compile(r"(.+\.experts)\.(gate_up_proj|down_proj)")

@@ -81,10 +81,11 @@ class CanvasTrace:
 # kept to the last bit, since whether a position was accepted can hang on it: sampler.accept on the
 # stored ones gives `accepted` again.
 _STORED = {
-    "canvas": ("uint32", None), "sampled": ("uint32", None), "argmax": ("uint32", None), "last_canvas": ("uint32", None),
-    "entropy": ("float32", None), "accepted": ("uint8", None), "revised": ("uint8", None),
-    "finished": ("uint8", None), "pinned": ("uint8", None), "temperature": ("float64", None),
-    "mean_entropy": ("float64", None), "top_ids": ("uint32", None), "top_probs": ("uint16", PROBABILITY_UNIT),
+    "canvas": ("uint32", None), "sampled": ("uint32", None), "argmax": ("uint32", None),
+    "last_canvas": ("uint32", None), "entropy": ("float32", None), "accepted": ("uint8", None),
+    "revised": ("uint8", None), "finished": ("uint8", None), "pinned": ("uint8", None),
+    "temperature": ("float64", None), "mean_entropy": ("float64", None),
+    "top_ids": ("uint32", None), "top_probs": ("uint16", PROBABILITY_UNIT),
     "steps": ("uint16", None),
 }  # fmt: skip
 _OPTIONAL = {"attended": ("uint32", None), "attended_weight": ("uint16", PROBABILITY_UNIT)}

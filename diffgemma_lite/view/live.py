@@ -35,7 +35,8 @@ KNOBS = {
     "stop": ("Stop when stable", "bool", None, None, None),
 }
 DEFAULTS = {
-    "prompt": "", "seed": 0, "steps": 48, "bound": 0.1, "t_max": 0.8, "t_min": 0.4, "self_conditioning": True, "stop": True,
+    "prompt": "", "seed": 0, "steps": 48, "bound": 0.1, "t_max": 0.8, "t_min": 0.4,
+    "self_conditioning": True, "stop": True,
 }  # fmt: skip
 OWN_TRAITS = (
     "data",

@@ -24,11 +24,12 @@ SENTENCE = (
 WORDS = SENTENCE.split(" ")
 
 HOSTILE = [
-    "<script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "</script><b>bold", "</pre></td><h1>x",
-    '"', "'", "&amp;", "&", "\u202eabc", "\u202dxy\u202c", "\u200b", "a\u200db", "\u0301", "e\u0301", "\u0345\u0301z",
-    "\x00", "\x07\x1b[31m", "\n", "\r\n", "\t", "\u00a0", "\u3164", "\ufeff", "\ufffd", "\u2028", "\U000e0041", "שלום",
-    "مرحبا", "👩\u200d👩\u200d👧", "", " ", "  two", "`${1}`", "\\u202e", "{{x}}", "$x$", "-->", "<!--", "]]>",
-    "javascript:alert(1)", "\u00ad", "\u2066iso\u2069", "漢字", "ﷺ", "x" * 60,
+    "<script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "</script><b>bold",
+    "</pre></td><h1>x", '"', "'", "&amp;", "&", "\u202eabc", "\u202dxy\u202c", "\u200b", "a\u200db",
+    "\u0301", "e\u0301", "\u0345\u0301z", "\x00", "\x07\x1b[31m", "\n", "\r\n", "\t", "\u00a0",
+    "\u3164", "\ufeff", "\ufffd", "\u2028", "\U000e0041", "שלום", "مرحبا", "👩\u200d👩\u200d👧", "",
+    " ", "  two", "`${1}`", "\\u202e", "{{x}}", "$x$", "-->", "<!--", "]]>", "javascript:alert(1)",
+    "\u00ad", "\u2066iso\u2069", "漢字", "ﷺ", "x" * 60,
 ]  # fmt: skip
 
 

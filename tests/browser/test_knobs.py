@@ -16,8 +16,9 @@ from diffgemma_lite.view.text import visible
 
 # as a reader finds them: the label, and the kind of control
 LABELS = {
-    "prompt": "Prompt", "seed": "Seed", "steps": "Denoising steps, at most", "bound": "Entropy bound", "t_max": "First temperature",
-    "t_min": "Last temperature", "self_conditioning": "Self-conditioning", "stop": "Stop when stable",
+    "prompt": "Prompt", "seed": "Seed", "steps": "Denoising steps, at most",
+    "bound": "Entropy bound", "t_max": "First temperature", "t_min": "Last temperature",
+    "self_conditioning": "Self-conditioning", "stop": "Stop when stable",
 }  # fmt: skip
 
 

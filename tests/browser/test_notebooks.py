@@ -106,8 +106,9 @@ def lab_page(chromium, lab):
 
 # words of each view's static part
 KEYS = {
-    "player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed", "router": "busiest expert", "race": "Tokens kept (height)",
-    "roofline": "Bytes are weights and cache.", "nvfp4": "over the scale",
+    "player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed", "router": "busiest expert",
+    "race": "Tokens kept (height)", "roofline": "Bytes are weights and cache.",
+    "nvfp4": "over the scale",
 }  # fmt: skip
 
 

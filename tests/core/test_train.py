@@ -75,7 +75,7 @@ def whole():
 
 
 # ---- resume
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 SCRIPT = """
     import os, signal, sys
@@ -320,11 +320,15 @@ def test_nan_weights_end_the_run(tmp_path):
 # --------------------------------------------------------------------------------------
 
 BROKEN = [
-    *[(name, v) for name in ("steps", "batch_size", "checkpoint_every", "log_every") for v in (0, -1, 1.5, True, "3", None)],
-    *[(name, v) for name in ("warmup_steps", "seed") for v in (-1, 0.5, None, True)], ("seed", 2**32),
-    *[(name, v) for name in ("learning_rate", "clip_norm") for v in (0, -1e-3, math.nan, math.inf, "1", None, True)],
-    *[(name, v) for name in ("final_learning_rate", "weight_decay") for v in (-1e-3, math.nan, math.inf, "1", None)],
-    *[(name, v) for name in ("self_conditioning", "holes") for v in (-0.1, 1.1, math.nan, "half", None)],
+    *[(name, v) for name in ("steps", "batch_size", "checkpoint_every", "log_every") for v in (0,
+                                                                                               -1, 1.5, True, "3", None)],
+    *[(name, v) for name in ("warmup_steps", "seed") for v in (-1, 0.5, None, True)],
+    ("seed", 2**32), *[(name, v) for name in ("learning_rate", "clip_norm") for v in (0, -1e-3,
+                                                                                      math.nan, math.inf, "1", None, True)],
+    *[(name, v) for name in ("final_learning_rate", "weight_decay") for v in (-1e-3, math.nan,
+                                                                              math.inf, "1", None)],
+    *[(name, v) for name in ("self_conditioning", "holes") for v in (-0.1, 1.1, math.nan, "half",
+                                                                     None)],
     *[("betas", v) for v in ((0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, None, ("a", "b"))],
     *[("precision", v) for v in ("float16", None)], *[("compile", v) for v in (1, None, "yes")],
 ]  # fmt: skip
@@ -366,7 +370,7 @@ def test_bad_examples_are_named_before_the_first_step(unchecked, tmp_path, case)
 
 
 # ---- the pieces
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_learning_rate_warms_up_and_falls_along_a_cosine():

@@ -48,7 +48,7 @@ def fitted():
 
 
 # ---- parameters
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -89,7 +89,7 @@ def test_the_published_counts_and_what_they_count():
 
 
 # ---- FLOPs
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def counted_flops(model: DiffusionGemma, mode: str, prefix: int, queries: int) -> float:
@@ -107,8 +107,8 @@ def counted_flops(model: DiffusionGemma, mode: str, prefix: int, queries: int) -
 
 
 CASES = [
-    ("canvas", 5, C), ("canvas", 3 * W, C), ("canvas", 20, 3), ("autoregressive", 5, 1), ("autoregressive", 30, 1),
-    ("draft", 30, 5), ("encode", 0, 30), ("encode", 12, C),
+    ("canvas", 5, C), ("canvas", 3 * W, C), ("canvas", 20, 3), ("autoregressive", 5, 1),
+    ("autoregressive", 30, 1), ("draft", 30, 5), ("encode", 0, 30), ("encode", 12, C),
 ]  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def test_what_torch_does_not_count_is_named_and_counted_here():
 
 
 # ---- bytes
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_step_that_touches_every_expert_reads_every_weight():
@@ -292,7 +292,7 @@ def test_a_trained_router_touches_fewer_experts_than_the_formula_says():
 
 
 # ---- floor
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 TOY = Hardware(
     "toy",
@@ -350,7 +350,7 @@ def test_a_bound_that_counts_activations_would_be_no_bound(fitted):
 
 
 # ---- prediction
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_four_numbers_reproduce_their_figures(fitted):
@@ -454,7 +454,7 @@ def test_published_rates_that_were_not_fitted_cannot_move_a_prediction(fitted):
 
 
 # ---- input
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unchecked")

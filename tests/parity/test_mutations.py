@@ -104,8 +104,10 @@ MUTATIONS: dict[str, tuple[Mistake, float]] = {
     "router scale ignored": (ones_in("scale"), 1.0),
     # a norm follows: only its epsilon sees this
     "router weights not renormalised": (router_weights_not_renormalised, 1e-4),
-    "experts and dense MLP swap their norms": (swapped("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 1.0),
-    "and the norms after them": (swapped("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"), 1.0),
+    "experts and dense MLP swap their norms": (swapped("pre_feedforward_layernorm",
+                                                       "pre_feedforward_layernorm_2"), 1.0),
+    "and the norms after them": (swapped("post_feedforward_layernorm_1",
+                                         "post_feedforward_layernorm_2"), 1.0),
     "scores divided by sqrt(Hd)": (scores_divided, 1.0),
     "value norm missing": (value_norm_missing, 1.0),
     "full layers' values from normed, rotated keys": (full_values_from_normed_keys, 1.0),

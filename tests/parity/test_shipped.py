@@ -13,7 +13,8 @@ from diffgemma_lite.labs.tokenizer import Tokenizer, encode_prompt
 
 CHECKPOINTS = Path(__file__).parents[2] / "assets" / "checkpoints"
 ASKED = {
-    "python": ("body", 'def load(path):\n    """Read the file and return its lines."""'), "templates": ("record", "sum:3;a+2;b-1"),
+    "python": ("body", 'def load(path):\n    """Read the file and return its lines."""'),
+    "templates": ("record", "sum:3;a+2;b-1"),
 }  # fmt: skip
 FOLDERS = sorted(
     f.parent

@@ -33,6 +33,18 @@ from .teacher import Answers, Distillation, answers, ask_teacher, targets
 from .train import distill, state_of_few_steps
 
 __all__ = [
-    "Answers", "Distillation", "Questions", "answers", "ask_teacher", "body_questions", "distill", "record_questions",
-    "state_of_few_steps", "step_curve", "sudoku_questions", "targets", "text_questions", "variety",
-]  # fmt: skip
+    "Answers",
+    "Distillation",
+    "Questions",
+    "answers",
+    "ask_teacher",
+    "body_questions",
+    "distill",
+    "record_questions",
+    "state_of_few_steps",
+    "step_curve",
+    "sudoku_questions",
+    "targets",
+    "text_questions",
+    "variety",
+]

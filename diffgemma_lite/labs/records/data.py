@@ -151,8 +151,8 @@ def _write_sum(request: str, rng: random.Random) -> str:
 
 # how to ask, and one way to answer
 FAMILIES: dict[str, tuple[Callable[..., str], Callable[..., str]]] = {
-    "json": (_ask_json, _write_json), "class": (_ask_class, _write_class), "sql": (_ask_sql, _write_sql),
-    "sum": (_ask_sum, _write_sum),
+    "json": (_ask_json, _write_json), "class": (_ask_class, _write_class),
+    "sql": (_ask_sql, _write_sql), "sum": (_ask_sum, _write_sum),
 }  # fmt: skip
 
 
