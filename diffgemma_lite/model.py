@@ -160,8 +160,7 @@ class DiffusionGemma(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embed_tokens.weight.dtype
 
-    # ---- the two ways to run the stack
-    # -------------------------------------------------------------------------------
+    # ---- the two ways to run the stack -----------------------------------------------------------
 
     def _rope(self, positions: Int[Tensor, "rows s"]) -> dict[str, tuple[Tensor, Tensor]]:
         """Rotary tables of both kinds of layer."""
@@ -302,8 +301,7 @@ class DiffusionGemma(nn.Module):
             x, positions, decoder_masks(self.config, cache, canvas.shape[1]), cache, "decoder"
         )[0]
 
-    # ---- Hugging Face folders
-    # ----------------------------------------------------------------------------------------
+    # ---- Hugging Face folders --------------------------------------------------------------------
 
     @classmethod
     def from_pretrained(

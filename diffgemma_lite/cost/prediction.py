@@ -84,11 +84,14 @@ class Precision:
 _LINEAR = ("attention", "dense_mlp", "experts")
 PRECISIONS = {
     "BF16": Precision("google/diffusiongemma-26B-A4B-it: everything in bf16"),
-    "FP8": Precision("RedHatAI FP8-dynamic card: all linears but head, embedding, router and self-conditioning",
+    "FP8": Precision("RedHatAI FP8-dynamic card: all linears but head, embedding, router and "
+                     "self-conditioning",
                      dict.fromkeys(_LINEAR, 1.0), dict.fromkeys(_LINEAR, "fp8")),
-    "NVFP4": Precision("nvidia NVFP4 card: only the routed experts, at 4.5 bits with their scales; cache in fp8",
+    "NVFP4": Precision("nvidia NVFP4 card: only the routed experts, at 4.5 bits with their scales; "
+                       "cache in fp8",
                        {"experts": 4.5 / 8}, {"experts": "fp4"}, kv_bytes=1.0),
-    "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, computed in 16 bits",
+    "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, "
+                       "computed in 16 bits",
                        dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"),
                                      4.5 / 8)),
     "FP32": Precision("float32 throughout, as the small models of this package run on a CPU",
@@ -112,7 +115,8 @@ MODES = {"diffusion": "canvas", "autoregressive": "autoregressive"}
 REPORT_PREFIX = 4096 + 512  # 4,096 in, 1,024 out: the mean prefix while the answer is written
 OTHER_PREFIX = (
     1024 + 512
-    # where a source does not say: as in the public vLLM benchmark (1,024 in, 1,024 out; vllm PR 46212)
+    # where a source does not say: as in the public vLLM benchmark (1,024 in, 1,024 out; vllm
+    # PR 46212)
 )
 
 

@@ -156,10 +156,8 @@ def table(
     cell = "text-align:left;padding:3px 10px;vertical-align:top"
     lines = [f"<tr>{''.join(_td(h, roles.get(h), cell, 'th') for h in header)}</tr>"]
     for first, *others in rows:
-        lines.append(
-            "<tr>"
-            f"{_td(first, roles.get(str(first)), cell, 'th')}{''.join(_td(o, None, cell) for o in others)}</tr>"
-        )
+        name = _td(first, roles.get(str(first)), cell, "th")
+        lines.append(f"<tr>{name}{''.join(_td(o, None, cell) for o in others)}</tr>")
     body = f'<table style="margin:2px 0">{"".join(lines)}</table>'
     everything = [[str(value) for value in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in everything) for i in range(len(header))]

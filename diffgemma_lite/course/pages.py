@@ -24,7 +24,8 @@ OFFLINE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}
 {%- block notebook_css -%}
 {{ super() }}
-{{ resources.include_css("static/theme-dark.css") | replace('type="text/css"', 'media="screen and (prefers-color-scheme: dark)"') }}
+{{ resources.include_css("static/theme-dark.css") \
+| replace('type="text/css"', 'media="screen and (prefers-color-scheme: dark)"') }}
 <style>
 @media screen { html { color-scheme: light dark; } }
 body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
@@ -33,7 +34,10 @@ body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
 # A plotly figure: its picture (and tables, if it brings some) first; the script takes the picture's
 # place.
-FIGURE = """<div data-plotly="waiting">{still}<div></div><script type="application/json">{figure}</script></div>"""
+FIGURE = (
+    '<div data-plotly="waiting">{still}<div></div>'
+    '<script type="application/json">{figure}</script></div>'
+)
 DRAW = """<script>{plotly}</script><script>
 for (const host of document.querySelectorAll("[data-plotly]")) {
   const [stage, code] = [...host.children].slice(-2), {data, layout} = JSON.parse(code.textContent);
@@ -168,7 +172,8 @@ def with_pictures(source: str, folder: Path) -> str:
         kind, _ = mimetypes.guess_type(match[2])
         if not (kind or "").startswith("image/") or not (folder / match[2]).is_file():
             return match[0]
-        return f"{match[1]}data:{kind};base64,{base64.b64encode((folder / match[2]).read_bytes()).decode()}{match[3]}"
+        picture = base64.b64encode((folder / match[2]).read_bytes()).decode()
+        return f"{match[1]}data:{kind};base64,{picture}{match[3]}"
 
     return PICTURE.sub(embed, source)
 

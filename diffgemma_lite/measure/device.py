@@ -81,8 +81,7 @@ def timed(
     return Timing(median, low, high, min(taken), len(taken))
 
 
-# ---- moving bytes
-# --------------------------------------------------------------------------------------------------
+# ---- moving bytes --------------------------------------------------------------------------------
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -130,8 +129,7 @@ def bandwidth(
     return {"rate": moved / timing.median, "bytes": moved, "timing": timing.to_json()}
 
 
-# ---- multiplying
-# --------------------------------------------------------------------------------------------------
+# ---- multiplying ---------------------------------------------------------------------------------
 
 
 def matmul_peak(
@@ -165,8 +163,7 @@ def _product(dtype: str, n: int, device: torch.device) -> Work:
     return lambda: torch.mm(a, b, out=out)
 
 
-# ---- memory
-# --------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 @contextmanager

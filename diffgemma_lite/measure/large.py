@@ -167,8 +167,7 @@ def _stays_where_it_is(given: Any) -> None:
             torch._dynamo.mark_static_address(tensor)
 
 
-# ---- Transformers, for comparison
-# ----------------------------------------------------------------------------------------
+# ---- Transformers, for comparison ----------------------------------------------------------------
 
 
 def reference_model(config: Config, device: torch.device, dtype: torch.dtype):
@@ -234,8 +233,7 @@ def reference_work(model, mode: str, *, queries: int, batch: int, prefix: int) -
     return causal
 
 
-# ---- what follows from the steps
-# -----------------------------------------------------------------------------------------
+# ---- what follows from the steps -----------------------------------------------------------------
 
 
 def against_floor(

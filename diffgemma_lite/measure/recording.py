@@ -90,8 +90,7 @@ class Recording:
         here["points"] = [point for point in here["points"] if point["key"] != key]
         here["points"].append({"key": key, "run": len(self.runs) - 1, "result": result})
 
-    # ---- as roofs
-    # ----------------------------------------------------------------------------------------------
+    # ---- as roofs --------------------------------------------------------------------------------
 
     @property
     def label(self) -> str:
@@ -123,8 +122,7 @@ class Recording:
         cache = Sourced(float(self.device["cache_bytes"]), "as the system reports it")
         return Hardware(self.device["name"], Sourced(rate, said), peaks, cache)
 
-    # ---- files
-    # ----------------------------------------------------------------------------------------------
+    # ---- files -----------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         return {

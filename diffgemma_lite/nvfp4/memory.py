@@ -40,11 +40,11 @@ STORAGE = {
     "FP8": Storage("RedHatAI FP8-dynamic: all linears but router and self-conditioning",
                    dict.fromkeys(("experts", "dense_mlp", "attention"), "fp8"), 27.2e9),
     "NVFP4 experts": Storage("nvidia NVFP4 card, safetensors header: routed experts only",
-                             {"experts": "nvfp4"},
-                             18_818_050_776),
+                             {"experts": "nvfp4"}, 18_818_050_776),
     "NVFP4 experts + dense": Storage("what RedHatAI's NVFP4 packs; its size is not in our sources",
                                      {"experts": "nvfp4", "dense_mlp": "nvfp4"}),
-    "NVFP4 everything": Storage("no public checkpoint: every matrix of the text model, embedding and router too",
+    "NVFP4 everything": Storage("no public checkpoint: every matrix of the text model, "
+                                "embedding and router too",
                                 dict.fromkeys(_EVERYTHING, "nvfp4")),
 }  # fmt: skip
 

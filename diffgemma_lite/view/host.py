@@ -61,12 +61,14 @@ class OutputView:
 INFLATE = """
 const inflate = async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(unpacked).text();
 };"""
 LOADER = (
     INFLATE
     + """
-const hosts = () => [...document.querySelectorAll('[data-dg="ID"]')].filter((el) => !el.dataset.live);
+const hosts = () =>
+  [...document.querySelectorAll('[data-dg="ID"]')].filter((el) => !el.dataset.live);
 for (let i = 0; i < 100 && !hosts().length; i++) await new Promise((done) => setTimeout(done, 20));
 for (const host of hosts()) {
   host.dataset.live = "starting";
@@ -78,7 +80,8 @@ for (const host of hosts()) {
     const view = (await import(url)).default;
     URL.revokeObjectURL(url);
     const state = { data: JSON.parse(data) };
-    const model = { get: (k) => state[k], set: (k, v) => { state[k] = v; }, on() {}, off() {}, save_changes() {} };
+    const model = { get: (k) => state[k], set: (k, v) => { state[k] = v; },
+                    on() {}, off() {}, save_changes() {} };
     host.append(stage);
     await view.render({ model, el: stage });
     still.hidden = true;
@@ -151,7 +154,10 @@ const [code, data] = await Promise.all([inflate(CODE), inflate(DATA)]);
 const state = JSON.parse(data), listeners = [], host = document.querySelector("[data-stage]");
 window.model = {
   get: (name) => state[name],
-  set: (name, value) => { state[name] = value; listeners.forEach(([event, react]) => event === `change:${name}` && react()); },
+  set: (name, value) => {
+    state[name] = value;
+    listeners.forEach(([event, react]) => event === `change:${name}` && react());
+  },
   on: (event, react) => listeners.push([event, react]),
   off() {},
   save_changes() {},

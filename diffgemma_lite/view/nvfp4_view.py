@@ -141,20 +141,16 @@ def _sixteen(record: BlockRecord, f: BlockFrame) -> str:
             f"{value - w:+.5f}",
         ]
         lines.append(_row([f"{i}{mark}", *numbers]))
-    return (
-        "<table>"
-        f"{_row(['', 'weight', 'over the scale', 'code', 'stands for', 'error'], 'th')}{''.join(lines)}</table>"
-    )
+    head = _row(["", "weight", "over the scale", "code", "stands for", "error"], "th")
+    return f"<table>{head}{''.join(lines)}</table>"
 
 
 def _extremes(record: BlockRecord) -> str:
     order = sorted(record.frames, key=lambda f: f.error)
     named = [("least", order[0]), ("middle", order[len(order) // 2]), ("most", order[-1])]
     lines = [_row([name, f.label, f"{f.error:.1%}", f"{f.block_scale:g}"]) for name, f in named]
-    return (
-        "<table>"
-        f"{_row(['error', 'block', 'share of its size', 'block scale'], 'th')}{''.join(lines)}</table>"
-    )
+    head = _row(["error", "block", "share of its size", "block scale"], "th")
+    return f"<table>{head}{''.join(lines)}</table>"
 
 
 def _growing(record: BlockRecord) -> str:

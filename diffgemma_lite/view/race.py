@@ -121,10 +121,8 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     def line(tag: str, cells: list[str]) -> str:
         return f"<tr>{''.join(f'<{tag}>{c}</{tag}>' for c in cells)}</tr>"
 
-    return (
-        "<table>"
-        f"{line('th', [html.escape(c) for c in head])}{''.join(line('td', row) for row in rows)}</table>"
-    )
+    first = line("th", [html.escape(c) for c in head])
+    return f"<table>{first}{''.join(line('td', row) for row in rows)}</table>"
 
 
 def size_words(count: float) -> str:
@@ -198,9 +196,14 @@ def static_part(record: RaceRecord, title: str, note: str) -> str:
         f"{_table(['seconds', *heads], rows)}"
         "<p>[n of C accepted]: a canvas under way, its most likely tokens; "
         "they are kept with its last step.</p>"
-        f"{''.join(f'<p>{html.escape(l.name)}, the answer:</p>{_text(record, l.tokens)}{_events(l)}' for l in record.lanes)}"
+        f"{''.join(_answer(record, lane) for lane in record.lanes)}"
         f"{f'<p>{html.escape(visible_title(note))}</p>' if note else ''}"
     )
+
+
+def _answer(record: RaceRecord, lane: Lane) -> str:
+    said = f"<p>{html.escape(lane.name)}, the answer:</p>"
+    return f"{said}{_text(record, lane.tokens)}{_events(lane)}"
 
 
 def _text(record: RaceRecord, ids: list[int]) -> str:

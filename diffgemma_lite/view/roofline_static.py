@@ -99,8 +99,7 @@ def sources(r: Roofline) -> list[list[str]]:
     return rows
 
 
-# ---- the picture: what the sliders start with
-# --------------------------------------------------------------------------
+# ---- the picture: what the sliders start with ----------------------------------------------------
 
 Place = Callable[[float, float], tuple[float, float]]
 

@@ -126,7 +126,8 @@ def static_part(record: RoutingRecord, title: str, note: str) -> str:
         "least busy",
         "never used",
     ]
-    loads = record.expert_load
+    every, some = [f"layer {n + 1}" for n in range(layers)], [f"layer {n + 1}" for n in shown]
+    loads = [[n + 1, *record.expert_load[n].tolist()] for n in range(layers)]
     return (
         f"<p><b>{html.escape(visible_title(title))}</b></p><p>{html.escape(words)}</p>"
         f'<p><img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{image}"></p>'
@@ -135,11 +136,11 @@ def static_part(record: RoutingRecord, title: str, note: str) -> str:
         f"{_table(heads, [_layer_row(record, layer) for layer in range(layers)])}"
         "<p>Different experts touched by the first n positions; "
         "equal chances give E × (1 − (1 − k/E)ⁿ).</p>"
-        f"{_table(['n', 'equal chances', *(f'layer {n + 1}' for n in range(layers))], _growth_rows(record))}"
+        f"{_table(['n', 'equal chances', *every], _growth_rows(record))}"
         f"<details><summary>Positions of every expert</summary>"
-        f"{_table(['layer', *map(str, range(record.num_experts))], [[n + 1, *loads[n].tolist()] for n in range(layers)])}</details>"
+        f"{_table(['layer', *map(str, range(record.num_experts))], loads)}</details>"
         f"<details><summary>Experts of every position, with their weights: layers {names}</summary>"
-        f"{_table(['position', 'token', *(f'layer {n + 1}' for n in shown)], _position_rows(record, shown))}</details>"
+        f"{_table(['position', 'token', *some], _position_rows(record, shown))}</details>"
         f"{f'<p>{html.escape(visible_title(note))}</p>' if note else ''}"
     )
 

@@ -46,8 +46,10 @@ def browser_path() -> str:
 
 
 # a kernel that dies leaves Run All waiting for ever
-WATCH_KERNEL = """window.jupyterapp.shell.currentWidget.sessionContext.statusChanged.connect((_, status) => {
-  if (['dead', 'autorestarting', 'restarting', 'terminating'].includes(status) && !window.ran) window.ran = status; });"""
+WATCH_KERNEL = """const session = window.jupyterapp.shell.currentWidget.sessionContext;
+session.statusChanged.connect((_, status) => {
+  if (['dead', 'autorestarting', 'restarting', 'terminating'].includes(status) && !window.ran)
+    window.ran = status; });"""
 
 
 COUNT_COLOURS = """async (data) => {

@@ -55,10 +55,12 @@ def pause_after(page, n: int, key: str | None = None) -> int:
     Returns the frame it stopped at.
     """
     return page.evaluate(
-        f"""async ([n, key]) => {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
+        f"""async ([n, key]) =>
+          {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
         while (Number(range.value) <= n) await new Promise((next) => requestAnimationFrame(next));
         if (key === null) root.querySelector('.controls .primary').click();
-        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{ key, bubbles: true, composed: true, cancelable: true }}));
+        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown',
+          {{ key, bubbles: true, composed: true, cancelable: true }}));
         return Number(range.value); }}""",
         [n, key],
     )
@@ -398,9 +400,12 @@ def test_reduced_motion_and_both_themes(open_page, page_file):
         assert worst >= 4.5, worst
 
 
-CONTRAST = """cells => { const lum = (css) => { const [r, g, b] = css.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
-  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color), b = lum(s.backgroundColor);
+CONTRAST = """cells => { const lum = (css) => {
+  const [r, g, b] = css.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
+  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color),
+    b = lum(s.backgroundColor);
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })); }"""
 
 

@@ -116,11 +116,14 @@ def test_it_plays_in_the_recorded_time(open_page, race_file, record):
     page.get_by_label("Speed").select_option(label="1/32×")
     # each frame's own time and what the slider shows; the first is not before the start of the
     # replay
-    watch = """async () => { const root = document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = [];
-      const range = root.querySelector('input[type=range]'), button = root.querySelector('.primary');
+    watch = """async () => { const root =
+      document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = [];
+      const range = root.querySelector('input[type=range]'),
+        button = root.querySelector('.primary');
       const frame = () => new Promise((next) => requestAnimationFrame(next));
       button.click(); while (Number(range.value) < 100) await frame();
-      while (Number(range.value) < 250) seen.push([await frame() / 1000, Number(range.value) / 1000]);
+      while (Number(range.value) < 250) seen.push([await frame() / 1000,
+        Number(range.value) / 1000]);
       button.click(); return seen; }"""
     seen = page.evaluate(watch)
     # shown in a frame: the time of this frame or of the one before. So the replay began between two
@@ -154,7 +157,8 @@ def test_reduced_motion_goes_in_ten_jumps(open_page, race_file):
     page = live(open_page(race_file, motion="reduce"))
     page.get_by_role("button", name="Play").click()
     seen = page.evaluate(
-        """async () => { const root = document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = new Set();
+        """async () => { const root =
+          document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = new Set();
         const range = root.querySelector('input[type=range]'), start = performance.now();
         while (seen.size < 3 && performance.now() - start < 60000) {
           seen.add(range.value);

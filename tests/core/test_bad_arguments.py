@@ -228,8 +228,7 @@ def test_a_cache_of_a_model_with_other_heads(model, change):
         model.decode(X, cache)
 
 
-# ---- folders and files
-# --------------------------------------------------------------------------------------------------
+# ---- folders and files ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -314,10 +313,9 @@ WRITES = {
     "save_pretrained": ("folder", lambda place: tiny().save_pretrained(place)),
     "train": ("folder", lambda place: train_one(tiny(), folder=place)),
     "Trace.save": ("path", lambda place: Trace([[3]], [], [[3]], V).save(place)),
-    "player_html": ("path", lambda place: player_html(generate(tiny(), IDS,
-                                                               sampler(max_denoising_steps=1),
-                                                               max_new_tokens=1,
-                                                               trace=True).trace, place)),
+    "player_html": ("path", lambda place: player_html(
+        generate(tiny(), IDS, sampler(max_denoising_steps=1), max_new_tokens=1, trace=True).trace,
+        place)),
 }  # fmt: skip
 
 

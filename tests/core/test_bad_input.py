@@ -45,8 +45,7 @@ def cache(model):
         return model.encode(IDS)
 
 
-# ---- token ids, wherever they are given
-# -----------------------------------------------------------------------------------
+# ---- token ids, wherever they are given ----------------------------------------------------------
 
 BAD_IDS = {
     "too large": (torch.full((2, C), V), f"got ids from {V} to {V}", f"takes 0 to {V - 1}"),
@@ -100,8 +99,7 @@ def test_bad_ids(model, cache, place, case):
     assert model.passes == before
 
 
-# ---- masks, caches and positions
-# -------------------------------------------------------------------------------------------
+# ---- masks, caches and positions -----------------------------------------------------------------
 
 
 def mask_of(*rows: str) -> torch.Tensor:
@@ -288,8 +286,7 @@ def test_bad_self_conditioning(model, cache, case):
     assert model.passes == before
 
 
-# ---- generate and generate_autoregressive
-# ----------------------------------------------------------------------------------
+# ---- generate and generate_autoregressive --------------------------------------------------------
 
 PINNED = torch.zeros(2, C, dtype=torch.bool)
 BOTH = {

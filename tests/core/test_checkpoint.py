@@ -52,8 +52,7 @@ def logits(model) -> torch.Tensor:
     return model.decode(CANVAS, model.encode(IDS))
 
 
-# ---- names
-# --------------------------------------------------------------------------------------------------
+# ---- names ---------------------------------------------------------------------------------------
 
 
 def published_names() -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -144,8 +143,7 @@ def test_names_map_back_and_forth():
     assert from_hf_name("model.encoder.embed_vision.embedding_projection.weight") is None
 
 
-# ---- the round trip
-# --------------------------------------------------------------------------------------------------
+# ---- the round trip ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -252,8 +250,7 @@ def test_a_failed_save_leaves_the_old_weights(folder, monkeypatch):
     assert torch.equal(logits(load(folder)), before)
 
 
-# ---- shards
-# --------------------------------------------------------------------------------------------------
+# ---- shards --------------------------------------------------------------------------------------
 
 
 def shard(folder, parts: int = 3) -> None:
@@ -328,8 +325,7 @@ def test_an_index_that_is_none(folder, index):
         load(folder)
 
 
-# ---- what is wrong is listed
-# -------------------------------------------------------------------------------------------------
+# ---- what is wrong is listed ---------------------------------------------------------------------
 
 NORM, UP = DECODER + "norm.weight", DECODER + "layers.0.mlp.up_proj.weight"
 
@@ -413,8 +409,7 @@ def test_equal_second_copies_are_fine(folder):
     assert torch.equal(logits(load(folder)), logits(tiny()))
 
 
-# ---- what is no checkpoint
-# --------------------------------------------------------------------------------------------------
+# ---- what is no checkpoint -----------------------------------------------------------------------
 
 
 def _cut(folder):

@@ -87,8 +87,8 @@ REALS = [
 BROKEN = [
     *[(name, value) for name in INTEGERS for value in (0, -1, 1.5, True, "8", None)],
     *[(name, value) for name in REALS for value in (0, -1.0, math.nan, math.inf, "1", None, True)],
-    *[(name, value) for name in ("pad_token_id", "eos_token_id", "bos_token_id") for value in (-1,
-                                                                                               97, 1.0, None, True)],
+    *[(name, value) for name in ("pad_token_id", "eos_token_id", "bos_token_id")
+      for value in (-1, 97, 1.0, None, True)],
     *[("partial_rotary_factor", value) for value in (0, 1.5, -0.25, math.nan, "half", None)],
     *[("hidden_activation", value) for value in ("gelu", "silu", None)],
     *[("layer_types", value) for value in (4, (FULL,), ("full",) * 4, (FULL, FULL, FULL, SLIDING))],

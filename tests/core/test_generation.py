@@ -168,8 +168,7 @@ def test_what_is_handed_on_is_in_the_precision_of_the_model():
     } == {torch.float32}
 
 
-# ---- how much
-# --------------------------------------------------------------------------------------------------
+# ---- how much ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", [1, C - 1, C, C + 1, 2 * C + 3])
@@ -273,8 +272,7 @@ def test_an_ended_row_is_encoded_as_padding_tokens_and_the_other_row_goes_on(mod
     assert [s.tolist() for s in seen[1:]] == [[[11, 12, END] + [0] * 5, LONG], [[0] * C, LONG]]
 
 
-# ---- when a canvas stops
-# --------------------------------------------------------------------------------------------------
+# ---- when a canvas stops -------------------------------------------------------------------------
 
 
 def test_stability_is_counted_anew_in_every_canvas(model):
@@ -378,8 +376,7 @@ def test_on_step_that_returns_nothing_does_not_cancel(model):
     assert a.stop_reason == ["length", "length"]
 
 
-# ---- streams of random numbers
-# ------------------------------------------------------------------------------------------
+# ---- streams of random numbers -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("draw", ["race", "cdf"])
@@ -484,8 +481,7 @@ def test_the_number_of_steps_can_be_swept(model):
     assert len({tuple(out.tokens.flatten().tolist()) for out in outs.values()}) > 1
 
 
-# ---- infill
-# --------------------------------------------------------------------------------------------------
+# ---- infill --------------------------------------------------------------------------------------
 
 
 def test_pinned_ids_never_change_in_any_step(model):
@@ -563,8 +559,7 @@ def test_an_initial_canvas_is_where_denoising_starts(model):
     assert not any(step.pinned.any() for step in steps)
 
 
-# ---- filters, streams, end
-# -------------------------------------------------------------------------------------------------
+# ---- filters, streams, end -----------------------------------------------------------------------
 
 
 def test_a_logits_filter_comes_before_the_temperature_and_sees_the_canvas(model):
@@ -763,8 +758,7 @@ def test_padding_on_the_left_is_kept_out(in_any_batch):
     assert not torch.equal(outs[0].tokens[0], bare.tokens[0])
 
 
-# ---- metrics
-# --------------------------------------------------------------------------------------------------
+# ---- metrics -------------------------------------------------------------------------------------
 
 
 def test_metrics_by_hand():
@@ -822,8 +816,7 @@ def test_forwards_are_the_passes_really_run(model, own):
     assert out.steps == [[2, 2], [0, 2]] and passes.count("decode") == (4 if own else 8)
 
 
-# ---- autoregressive
-# --------------------------------------------------------------------------------------------------
+# ---- autoregressive ------------------------------------------------------------------------------
 
 
 def test_greedy_equals_encoding_everything_again_for_every_token(in_any_batch):

@@ -16,11 +16,13 @@ import pytest
 HERE = Path(__file__).parent
 
 PITFALLS: dict[int, tuple[str, dict[str, list[str]]]] = {
-    1: ("every canvas row sees the same last W - 1 prefix tokens and the whole canvas: a rectangle, not a band", {
+    1: ("every canvas row sees the same last W - 1 prefix tokens and the whole canvas: "
+        "a rectangle, not a band", {
         "test_attention_masks": ["test_flipping_a_prefix_token_moves_every_canvas_row_or_none",
                                  "test_decoder_masks_against_a_loop",
                                  "test_flipping_a_canvas_token_moves_every_canvas_row"]}),
-    2: ("ids under padding move nothing, a padded batch is the mean of its rows, no mask is accepted and ignored", {
+    2: ("ids under padding move nothing, a padded batch is the mean of its rows, "
+        "no mask is accepted and ignored", {
         "test_attention_masks": ["test_ids_under_padding_move_nothing",
                                  "test_a_padded_row_equals_the_row_alone"],
         "test_loss": ["test_a_padded_batch_is_the_mean_of_the_rows_alone",
@@ -29,7 +31,8 @@ PITFALLS: dict[int, tuple[str, dict[str, list[str]]]] = {
     3: ("a prompt longer than the window in one pass equals the prompt token by token", {
         "test_attention_masks": ["test_one_pass_equals_the_prompt_in_pieces",
                                  "test_padded_prompt_in_pieces"]}),
-    4: ("a cache that is right past the window: all of the prefix is kept, and read as a loop over all of it would", {
+    4: ("a cache that is right past the window: all of the prefix is kept, "
+        "and read as a loop over all of it would", {
         "test_attention_masks": ["test_attention_against_a_loop",
                                  "test_the_cache_keeps_the_whole_prefix_on_sliding_layers_too"]}),
     5: ("the router reads the raw residual, the experts one norm of it, the dense MLP another", {
@@ -47,7 +50,8 @@ PITFALLS: dict[int, tuple[str, dict[str, list[str]]]] = {
                         "test_still_lanes_pass_unchanged"]}),
     9: ("full layers have no value projection, and scores are not divided", {
         "test_attention_masks": ["test_attention_against_a_loop"]}),
-    10: ("both sides share every weight but one scalar per layer, through move, copy, cast, save and load", {
+    10: ("both sides share every weight but one scalar per layer, "
+         "through move, copy, cast, save and load", {
         "test_model": ["test_the_two_sides_differ_by_one_number_per_layer", "test_sharing_survives",
                        "test_every_weight_reaches_both_sides_but_for_self_conditioning"],
         "test_checkpoint": ["test_the_file_holds_one_copy_of_the_weights"]}),
@@ -96,7 +100,8 @@ PITFALLS: dict[int, tuple[str, dict[str, list[str]]]] = {
         "test_train": ["test_nan_weights_end_the_run"]}),
     22: ("the number of steps is swept, not assumed", {
         "test_generation": ["test_the_number_of_steps_can_be_swept"]}),
-    23: ("the decoder loss trains the encoder through the cache, with and without gradient checkpointing", {
+    23: ("the decoder loss trains the encoder through the cache, "
+         "with and without gradient checkpointing", {
         "test_loss": ["test_the_decoder_loss_alone_trains_the_encoder_through_the_cache",
                       "test_gradients_with_and_without_checkpointing_are_equal",
                       "test_gradient_checkpointing_is_at_work"]}),
@@ -113,8 +118,9 @@ PITFALLS: dict[int, tuple[str, dict[str, list[str]]]] = {
                       "test_a_cut_answer_has_no_end_token",
                       "test_labels_of_cut_and_complete_answers"]}),
     27: ("the loss counts all positions alike; the first pass leaves no graph", {
-        "test_loss": ["test_denoising_loss_counts_corrupted_and_clean_positions_alike_without_a_weight",
-                      "test_the_first_pass_leaves_no_graph"]}),
+        "test_loss": [
+            "test_denoising_loss_counts_corrupted_and_clean_positions_alike_without_a_weight",
+            "test_the_first_pass_leaves_no_graph"]}),
     28: ("train, save, reload, generate", {
         "test_train": ["test_train_save_reload_generate"]}),
 }  # fmt: skip

@@ -26,8 +26,7 @@ def logits_of(seed: int = 0, spread: float = 1.5, shape=(B, C, V)) -> torch.Tens
     return torch.randn(*shape, generator=generator(seed)) * spread
 
 
-# ---- temperature
-# --------------------------------------------------------------------------------------------------
+# ---- temperature ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps", [1, 2, 12, 48])
@@ -51,8 +50,7 @@ def test_temperature_of_a_step_that_does_not_exist(step):
         temperature_at(step, SamplerConfig(max_denoising_steps=5))
 
 
-# ---- entropy
-# --------------------------------------------------------------------------------------------------
+# ---- entropy -------------------------------------------------------------------------------------
 
 
 def test_entropy_by_hand():
@@ -83,8 +81,7 @@ def test_entropy_of_a_forbidden_token_and_of_nan():
     )
 
 
-# ---- accept
-# --------------------------------------------------------------------------------------------------
+# ---- accept --------------------------------------------------------------------------------------
 
 
 def naive_accept(entropy: list[float], bound: float, pinned: list[bool]) -> list[bool]:
@@ -168,8 +165,7 @@ def test_a_negative_bound_is_refused(bound):
         accept(torch.ones(1, C), bound)
 
 
-# ---- draws
-# --------------------------------------------------------------------------------------------------
+# ---- draws ---------------------------------------------------------------------------------------
 
 
 def test_race_is_torch_multinomial_under_the_same_generator():
@@ -277,8 +273,7 @@ def test_renoise_keeps_the_accepted_and_draws_noise_for_all():
     assert torch.equal(g.get_state(), h.get_state())  # also when nothing is renoised
 
 
-# ---- stop
-# --------------------------------------------------------------------------------------------------
+# ---- stop ----------------------------------------------------------------------------------------
 
 
 def canvases(*numbers: int) -> torch.Tensor:
@@ -359,8 +354,7 @@ def test_pinned_positions_do_not_count_in_the_mean():
     assert should_stop(a, a[None], UNSURE, s, torch.ones(1, C, dtype=torch.bool)).tolist() == [True]
 
 
-# ---- the step
-# --------------------------------------------------------------------------------------------------
+# ---- the step ------------------------------------------------------------------------------------
 
 
 def test_a_step_is_its_parts_in_the_reference_order():
@@ -587,8 +581,7 @@ def test_a_knob_changed_between_two_calls_counts_at_once():
         )
 
 
-# ---- settings
-# --------------------------------------------------------------------------------------------------
+# ---- settings ------------------------------------------------------------------------------------
 
 
 def test_the_published_defaults():

@@ -74,8 +74,7 @@ def whole():
     return run()
 
 
-# ---- resume
-# --------------------------------------------------------------------------------------------------
+# ---- resume --------------------------------------------------------------------------------------
 
 SCRIPT = """
     import os, signal, sys
@@ -284,8 +283,7 @@ def test_a_broken_checkpoint_is_refused_and_left_alone(tmp_path, content):
     assert (tmp_path / STATE).read_bytes() == content
 
 
-# ---- a run that diverges
-# -------------------------------------------------------------------------------------------------
+# ---- a run that diverges -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -316,19 +314,18 @@ def test_nan_weights_end_the_run(tmp_path):
     assert not (tmp_path / STATE).exists()
 
 
-# ---- bad input, before the first step
-# --------------------------------------------------------------------------------------
+# ---- bad input, before the first step ------------------------------------------------------------
 
 BROKEN = [
-    *[(name, v) for name in ("steps", "batch_size", "checkpoint_every", "log_every") for v in (0,
-                                                                                               -1, 1.5, True, "3", None)],
+    *[(name, v) for name in ("steps", "batch_size", "checkpoint_every", "log_every")
+      for v in (0, -1, 1.5, True, "3", None)],
     *[(name, v) for name in ("warmup_steps", "seed") for v in (-1, 0.5, None, True)],
-    ("seed", 2**32), *[(name, v) for name in ("learning_rate", "clip_norm") for v in (0, -1e-3,
-                                                                                      math.nan, math.inf, "1", None, True)],
-    *[(name, v) for name in ("final_learning_rate", "weight_decay") for v in (-1e-3, math.nan,
-                                                                              math.inf, "1", None)],
-    *[(name, v) for name in ("self_conditioning", "holes") for v in (-0.1, 1.1, math.nan, "half",
-                                                                     None)],
+    ("seed", 2**32), *[(name, v) for name in ("learning_rate", "clip_norm")
+                       for v in (0, -1e-3, math.nan, math.inf, "1", None, True)],
+    *[(name, v) for name in ("final_learning_rate", "weight_decay")
+      for v in (-1e-3, math.nan, math.inf, "1", None)],
+    *[(name, v) for name in ("self_conditioning", "holes")
+      for v in (-0.1, 1.1, math.nan, "half", None)],
     *[("betas", v) for v in ((0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, None, ("a", "b"))],
     *[("precision", v) for v in ("float16", None)], *[("compile", v) for v in (1, None, "yes")],
 ]  # fmt: skip
@@ -369,8 +366,7 @@ def test_bad_examples_are_named_before_the_first_step(unchecked, tmp_path, case)
     assert not list(tmp_path.iterdir())
 
 
-# ---- the pieces
-# --------------------------------------------------------------------------------------------------
+# ---- the pieces ----------------------------------------------------------------------------------
 
 
 def test_learning_rate_warms_up_and_falls_along_a_cosine():
@@ -490,8 +486,7 @@ def test_a_full_disk_leaves_the_state_before(tmp_path, monkeypatch):
     assert (tmp_path / STATE).read_bytes() == before
 
 
-# ---- it learns, and the documented path runs
-# -------------------------------------------------------------------------------
+# ---- it learns, and the documented path runs -----------------------------------------------------
 
 
 def test_train_save_reload_generate(tmp_path):

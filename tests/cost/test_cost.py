@@ -47,8 +47,7 @@ def fitted():
     return calibrate(BIG)
 
 
-# ---- parameters
-# --------------------------------------------------------------------------------------------------
+# ---- parameters ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -88,8 +87,7 @@ def test_the_published_counts_and_what_they_count():
     )
 
 
-# ---- FLOPs
-# --------------------------------------------------------------------------------------------------
+# ---- FLOPs ---------------------------------------------------------------------------------------
 
 
 def counted_flops(model: DiffusionGemma, mode: str, prefix: int, queries: int) -> float:
@@ -156,8 +154,7 @@ def test_what_torch_does_not_count_is_named_and_counted_here():
     )
 
 
-# ---- bytes
-# --------------------------------------------------------------------------------------------------
+# ---- bytes ---------------------------------------------------------------------------------------
 
 
 def test_a_step_that_touches_every_expert_reads_every_weight():
@@ -236,8 +233,7 @@ def test_modes_differ_in_what_they_do():
     )
 
 
-# ---- distinct experts
-# --------------------------------------------------------------------------------------------------
+# ---- distinct experts ----------------------------------------------------------------------------
 
 
 def test_distinct_experts_under_uniform_routing_is_the_formula_and_a_simulation():
@@ -291,8 +287,7 @@ def test_a_trained_router_touches_fewer_experts_than_the_formula_says():
     assert len(counted) >= 32 and counted[-1] < 0.9 * formula[-1]
 
 
-# ---- floor
-# --------------------------------------------------------------------------------------------------
+# ---- floor ---------------------------------------------------------------------------------------
 
 TOY = Hardware(
     "toy",
@@ -349,8 +344,7 @@ def test_a_bound_that_counts_activations_would_be_no_bound(fitted):
     assert floor(experts, h100, dtype) < measured < floor(experts, h100, dtype, activations=True)
 
 
-# ---- prediction
-# --------------------------------------------------------------------------------------------------
+# ---- prediction ----------------------------------------------------------------------------------
 
 
 def test_the_four_numbers_reproduce_their_figures(fitted):
@@ -453,8 +447,7 @@ def test_published_rates_that_were_not_fitted_cannot_move_a_prediction(fitted):
         assert calibrate(BIG, {name: 0.9 * figures[name]}) != fitted
 
 
-# ---- input
-# --------------------------------------------------------------------------------------------------
+# ---- input ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unchecked")

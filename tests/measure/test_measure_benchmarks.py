@@ -20,8 +20,9 @@ FOLDER = ROOT / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "compare")
 SMALL = {
     "experts_grouped": ["--tokens", "8", "--experts", "4"],
-    "draw": ["--canvas", "4", "--vocabulary", "32"], "cached_decode": ["--prefix", "9", "--canvas",
-                                                                       "4"], "canvas_step": ["--canvas", "8", "--prefix", "9"],
+    "draw": ["--canvas", "4", "--vocabulary", "32"],
+    "cached_decode": ["--prefix", "9", "--canvas", "4"],
+    "canvas_step": ["--canvas", "8", "--prefix", "9"],
     "norm_fused": ["--rows", "4", "--width", "16"], "nvfp4": ["--prefix", "9", "--canvas", "4"],
 }  # fmt: skip
 

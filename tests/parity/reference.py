@@ -225,8 +225,7 @@ def read_by_transformers(folder: Path, **kwargs: Any) -> nn.Module:
     return model.eval()
 
 
-# ---- inputs
-# --------------------------------------------------------------------------------------------------
+# ---- inputs --------------------------------------------------------------------------------------
 
 
 def tokens(shape: tuple[int, int], vocab_size: int, seed: int = 0) -> Tensor:
@@ -243,8 +242,7 @@ def wide_logits(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return 6 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-# ---- the reference's two passes
-# --------------------------------------------------------------------------------------
+# ---- the reference's two passes ------------------------------------------------------------------
 
 
 def reference_encode(

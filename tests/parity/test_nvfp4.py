@@ -27,8 +27,7 @@ E4M3 = np.array(
 E4M3[127] = np.nan
 
 
-# ---- ModelOpt's arithmetic, in numpy
-# -------------------------------------------------------------------------------------
+# ---- ModelOpt's arithmetic, in numpy -------------------------------------------------------------
 
 
 def to_e4m3(x: np.ndarray) -> np.ndarray:
@@ -62,8 +61,7 @@ def modelopt(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
         return code.reshape(w.shape), byte, second, (values * scale[..., None]).reshape(w.shape)
 
 
-# ---- more than a thousand tensors
-# ----------------------------------------------------------------------------------------
+# ---- more than a thousand tensors ----------------------------------------------------------------
 
 
 def families() -> dict[str, Tensor]:
@@ -174,8 +172,7 @@ def test_a_zero_tensor_and_one_too_small_to_scale_are_finite_where_modelopt_is_n
     assert torch.equal(quantize(torch.zeros(2, 32)).dequantize(), torch.zeros(2, 32))
 
 
-# ---- torchao
-# --------------------------------------------------------------------------------------------------
+# ---- torchao -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
