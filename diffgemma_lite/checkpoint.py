@@ -1,5 +1,6 @@
-"""Checkpoints in the Hugging Face folder layout, both ways; safetensors only, no pickle is ever
-read.
+"""Checkpoints in the Hugging Face folder layout, both ways.
+
+Safetensors only, no pickle is ever read.
 
 `load` maps one shard at a time and copies tensor by tensor into a model made on the meta device, so
 its memory is one copy of the weights and one tensor. Names differ from ours by a prefix only: text
@@ -35,8 +36,9 @@ def to_hf_name(name: str) -> str:
 
 
 def from_hf_name(name: str) -> str | None:
-    """The name in the file -> our parameter name; None for the vision part. Tied copies map to the
-    same name as the original.
+    """The name in the file -> our parameter name; None for the vision part.
+
+    Tied copies map to the same name as the original.
     """
     if name.startswith(_VISION):
         return None
@@ -103,7 +105,10 @@ def _is_finite(tensor: Tensor) -> bool:
 def _place(
     model, name: str, stored: str, tensor: Tensor, dtype, again: bool, problems: list[str]
 ) -> None:
-    """Put one tensor where its meta placeholder is; a tied copy must equal what is already there."""
+    """Put one tensor where its meta placeholder is.
+
+    A tied copy must equal what is already there.
+    """
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
     if not tensor.is_floating_point():
@@ -128,8 +133,9 @@ def _place(
 
 
 def save(model, folder) -> None:
-    """Model -> folder. One copy of the weights; every file appears whole or not at all, and shards
-    of another model go.
+    """Model -> folder.
+
+    One copy of the weights; every file appears whole or not at all, and shards of another model go.
 
     Errors: ValueError for weights that `load` would refuse, and for a folder that cannot be
     written; nothing is touched then.

@@ -81,6 +81,7 @@ def add_lora(
     generator: Generator | None = None,
 ) -> DiffusionGemma:
     """Adapters on all matrices of `parts`, in place; everything else of the model is frozen.
+
     Returns the model.
 
     parts: one or some of PARTS ("experts", "dense_mlp", "attention", "router", "self_conditioning",
@@ -116,7 +117,10 @@ def add_lora(
 
 
 def lora_parameters(model: DiffusionGemma) -> dict[str, nn.Parameter]:
-    """{"layers.0.mlp.gate_proj.weight.a": A, ...}: what is trained, the names of an adapter file."""
+    """{"layers.0.mlp.gate_proj.weight.a": A, ...}.
+
+    What is trained, the names of an adapter file.
+    """
     return {
         f"{name}.{leaf}.{k}": p
         for (name, leaf), low in _need(model).adapters.items()
@@ -125,8 +129,9 @@ def lora_parameters(model: DiffusionGemma) -> dict[str, nn.Parameter]:
 
 
 def merge(model: DiffusionGemma) -> DiffusionGemma:
-    """Write the sums into the weights, in place: an ordinary model, with equal logits, that saves
-    and loads as any other.
+    """Write the sums into the weights, in place.
+
+    An ordinary model, with equal logits, that saves and loads as any other.
 
     The originals are kept beside it, so that `unmerge` gives back the base to the bit (a
     subtraction would not).
@@ -141,8 +146,9 @@ def merge(model: DiffusionGemma) -> DiffusionGemma:
 
 
 def unmerge(model: DiffusionGemma) -> DiffusionGemma:
-    """Undo `merge`: the base's weights as they were, adapters on top. Errors: ValueError if weights
-    changed since the merge.
+    """Undo `merge`: the base's weights as they were, adapters on top.
+
+    Errors: ValueError if weights changed since the merge.
     """
     lora = _need(model, merged=True)
     for (name, leaf), low in lora.adapters.items():
@@ -197,8 +203,9 @@ def save_lora(model: DiffusionGemma, path: str | Path) -> None:
 
 
 def load_lora(model: DiffusionGemma, path: str | Path) -> DiffusionGemma:
-    """Put saved adapters on their base, in place. Errors: ValueError for another file, or adapters
-    of another shape of model.
+    """Put saved adapters on their base, in place.
+
+    Errors: ValueError for another file, or adapters of another shape of model.
     """
     path = check_path("path", path)
     try:
@@ -259,8 +266,9 @@ def _refuse_to_save(folder) -> None:
 
 
 def _attach(model: DiffusionGemma) -> None:
-    """Put the sums on the weights. An expert stack is read many times in one call, so its sum is
-    kept for that call.
+    """Put the sums on the weights.
+
+    An expert stack is read many times in one call, so its sum is kept for that call.
     """
     lora = model.lora
     for (name, leaf), low in lora.adapters.items():

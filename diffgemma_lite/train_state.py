@@ -32,8 +32,9 @@ class Diverged(ValueError):
 
 
 def mean_losses(sums: Sequence[Tensor], step: int) -> list[float]:
-    """Mean (denoising loss, encoder loss, gradient norm) of some steps. Errors: Diverged if one is
-    not finite.
+    """Mean (denoising loss, encoder loss, gradient norm) of some steps.
+
+    Errors: Diverged if one is not finite.
     """
     means = torch.stack(list(sums)).mean(0).tolist()
     if not all(math.isfinite(m) for m in means):
@@ -46,8 +47,9 @@ def mean_losses(sums: Sequence[Tensor], step: int) -> list[float]:
 
 
 def data_identity(examples: Sequence) -> dict:
-    """{"examples", "blake2b"}: their number, and a digest of every id, in order. Errors: ValueError
-    for ids that are no integers.
+    """{"examples", "blake2b"}: their number, and a digest of every id, in order.
+
+    Errors: ValueError for ids that are no integers.
     """
     digest = hashlib.blake2b(digest_size=16)
     if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
@@ -153,8 +155,9 @@ def read_state(path: Path, device: str = "cpu") -> tuple[dict[str, str], dict[st
 def load_state(
     folder: Path, model, optimizer, config, data: dict | None = None
 ) -> tuple[int, list[dict], list[Tensor], list[dict]]:
-    """Fill model and optimizer from the state, if there is one. Returns its step, log, losses not
-    yet in the log, and starts.
+    """Fill model and optimizer from the state, if there is one.
+
+    Returns its step, log, losses not yet in the log, and starts.
 
     Errors: ValueError for a file that is not whole, or of a run with another TrainConfig, Config or
     data.

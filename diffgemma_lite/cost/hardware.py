@@ -189,8 +189,9 @@ def floor(
     *,
     activations: bool = False,
 ) -> float:
-    """The least time these ops can take, in seconds: the longer of moving bytes and computing
-    FLOPs, op by op, summed.
+    """The least time these ops can take, in seconds.
+
+    The longer of moving bytes and computing FLOPs, op by op, summed.
 
     dtype: what the products are computed in, one name or one per part (parts left out take "bf16").
     The peaks are the data sheet's dense ones. Bytes are weights and cache. Activations are left

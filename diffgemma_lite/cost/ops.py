@@ -37,8 +37,9 @@ MODES = ("canvas", "autoregressive", "draft", "encode")
 
 @dataclass(frozen=True)
 class OpCost:
-    """One op of one step. Bytes are split by what they are: weights, keys and values of the cache,
-    activations.
+    """One op of one step.
+
+    Bytes are split by what they are: weights, keys and values of the cache, activations.
     """
 
     part: str  # as in `parameters`, and head, sampling
@@ -118,6 +119,7 @@ def step_cost(
 
 def by_part(ops: Iterable[OpCost]) -> dict[str, OpCost]:
     """The ops of each part summed, in the order in which the parts first appear.
+
     `counted_by_torch`: all of them are.
     """
     groups: dict[str, list[OpCost]] = {}
@@ -290,8 +292,9 @@ def _feed_forward(s: _Sizes, layer: int) -> Iterator[OpCost]:
 
 
 def _experts(s: _Sizes, layer: int, touched: float) -> Iterator[OpCost]:
-    """Router, then T * k rows through their experts; weights are read once for each distinct
-    expert.
+    """Router, then T * k rows through their experts.
+
+    Weights are read once for each distinct expert.
     """
     c, at, rows = s.config, f"layers.{layer}.", s.tokens * s.config.top_k_experts
     d, inner = c.hidden_size, c.moe_intermediate_size

@@ -1,5 +1,6 @@
-"""A prediction of measured speed: the floor, plus four numbers, each fitted on one published
-single-user figure.
+"""A prediction of measured speed.
+
+The floor, plus four numbers, each fitted on one published single-user figure.
 
 Against a fit: the four numbers have seen none of the rows they predict. `calibrate` reads four
 figures of one report (arXiv:2608.00146, section 6: one user on an H100, fp8 weights), `predict`
@@ -192,8 +193,9 @@ def calibrate(config: Config, figures: Mapping[str, float] | None = None) -> Cal
 
 @dataclass(frozen=True)
 class Prediction:
-    """One published row beside what the model says. Rates are tokens kept per second, all users
-    together.
+    """One published row beside what the model says.
+
+    Rates are tokens kept per second, all users together.
     """
 
     row: Mapping[str, str]

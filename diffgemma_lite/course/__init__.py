@@ -1,5 +1,6 @@
-"""What the notebooks teach with: one palette, figures made of tables, the code itself, predictions
-and exercises.
+"""What the notebooks teach with.
+
+One palette, figures made of tables, the code itself, predictions and exercises.
 
 figures.py draws, tasks.py asks and checks, and each further file holds the exercises of one
 notebook, named after it.

@@ -1,5 +1,6 @@
-"""A chart: lines with their intervals as a picture, and the same numbers as a table below it. Used
-by notebook 07.
+"""A chart: lines with their intervals as a picture, and the same numbers as a table below it.
+
+Used by notebook 07.
 
 The picture is an SVG inside an img, which needs no script and survives where markup is cleaned;
 shapes and dashes tell the lines apart without colour. It brings its own light ground, because a
@@ -38,8 +39,9 @@ def chart(
     digits: int = 3,
     from_zero: bool = True,
 ) -> Figure:
-    """Lines over the values of x, which stand evenly spaced in the order given. At most four series
-    of len(x) points.
+    """Lines over the values of x, which stand evenly spaced in the order given.
+
+    At most four series of len(x) points.
     """
     if not 1 <= len(series) <= len(STYLES):
         raise ValueError(f"series: got {len(series)}, takes 1 to {len(STYLES)}")

@@ -1,5 +1,6 @@
-"""The exercise of notebook 05: which tokens the canvas sees on a sliding layer. Its truth is the
-model's own mask.
+"""The exercise of notebook 05: which tokens the canvas sees on a sliding layer.
+
+Its truth is the model's own mask.
 """
 
 from __future__ import annotations

@@ -149,8 +149,9 @@ def table(
     note: str = "",
     roles: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Facts in rows. `roles` maps a header or a value of the first column to the role whose colour
-    it wears.
+    """Facts in rows.
+
+    `roles` maps a header or a value of the first column to the role whose colour it wears.
     """
     roles = roles or {}
     cell = "text-align:left;padding:3px 10px;vertical-align:top"
@@ -180,8 +181,9 @@ def beside(*figures: Figure) -> Figure:
 
 
 def seen(mask: Mask, queries: int, keys: int) -> Bool[Tensor, "queries keys"]:
-    """What a `Mask` lets each query look at, over all keys: the prefix from position 0 on, then the
-    pass's own tokens.
+    """What a `Mask` lets each query look at, over all keys.
+
+    The prefix from position 0 on, then the pass's own tokens.
     """
     full = torch.zeros(queries, keys, dtype=torch.bool)
     if mask.allowed is not None:
@@ -234,8 +236,9 @@ _EDITOR = {
 
 
 def source(thing: Any, first: str = "", last: str = "") -> Source:
-    """The code of a function or class as it runs: from the line that holds `first` to the next that
-    holds `last`.
+    """The code of a function or class as it runs.
+
+    From the line that holds `first` to the next that holds `last`.
 
     Errors: ValueError when the code has no such line, so that a notebook cannot show what is no
     longer there.

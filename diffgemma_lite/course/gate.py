@@ -1,5 +1,6 @@
-"""What keeps a notebook from being committed: each rule is here once, and a test shows each one
-refusing something.
+"""What keeps a notebook from being committed.
+
+Each rule is here once, and a test shows each one refusing something.
 """
 
 from __future__ import annotations
@@ -100,8 +101,11 @@ def output_faults(output: NotebookNode) -> list[str]:
 
 
 class _Addresses(HTMLParser):
-    """Collects what an attribute, a script or a style sheet points to. Text, and data that a script
-    reads, may name anything: a model trained on prose writes addresses too."""
+    """Collects what an attribute, a script or a style sheet points to.
+
+    Text, and data that a script reads, may name anything: a model trained on prose writes addresses
+    too.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
-"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index;
-or as slides.
+"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index.
+
+Or as slides.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ INDEX = """<!doctype html>
 
 
 def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path]:
-    """Writes the pages and index.html into the folder and returns them. With `formulas` each page
-    loads from the network the script that typesets formulas; without it a page loads nothing, and
-    formulas stay as they were typed.
+    """Writes the pages and index.html into the folder and returns them.
+
+    With `formulas` each page loads from the network the script that typesets formulas; without it a
+    page loads nothing, and formulas stay as they were typed.
     """
     from nbconvert import HTMLExporter
 
@@ -101,8 +103,9 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
 
 
 def slides(paths: list[Path], folder: Path) -> list[Path]:
-    """A presentation per notebook, a slide from each heading to the next (### goes down, not on);
-    returns the files.
+    """A presentation per notebook, a slide from each heading to the next (### goes down, not on).
+
+    Returns the files.
 
     The script that turns pages comes from the network; without it a file shows everything, one
     thing below another.
@@ -130,8 +133,9 @@ def slides(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def _at_headings(cell: NotebookNode) -> list[NotebookNode]:
-    """A text cell in parts that each begin with a heading (but for the first); any other cell as it
-    is.
+    """A text cell in parts that each begin with a heading (but for the first).
+
+    Any other cell as it is.
     """
     if cell.cell_type != "markdown" or "```" in cell.source:  # a # in a block of code is no heading
         return [cell]
@@ -142,8 +146,9 @@ def _at_headings(cell: NotebookNode) -> list[NotebookNode]:
 
 
 def with_figure(output: NotebookNode) -> str:
-    """HTML of an output with a plotly figure: what it shows without script, and the figure for the
-    script at the page's end.
+    """HTML of an output with a plotly figure.
+
+    What it shows without script, and the figure for the script at the page's end.
     """
     still, picture = output.data.get("text/html", ""), output.data.get(PNG)
     if not still and picture:

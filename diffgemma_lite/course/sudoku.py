@@ -18,8 +18,9 @@ def board(
     *,
     title: str = "",
 ) -> Figure:
-    """Clues are underlined; a written digit that differs from the solution has ✗ behind it; an
-    empty cell is a dot.
+    """Clues are underlined; a written digit that differs from the solution has ✗ behind it.
+
+    An empty cell is a dot.
 
     clues, written, solution: n * n digits, 0 for empty; `written` counts where there is no clue.
     """

@@ -1,5 +1,6 @@
-"""Predict, then reveal; and exercises whose check names the mistake. Used by every notebook, walked
-by none.
+"""Predict, then reveal; and exercises whose check names the mistake.
+
+Used by every notebook, walked by none.
 
 Both answer with a `Figure` and never raise, so that Run All goes on over a blank guess or an
 unfinished exercise.
@@ -74,8 +75,9 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Exercise:
-    """trial(answer) is one call of the student's function, None while it is blank; mistakes stand
-    in order of dependence.
+    """trial(answer) is one call of the student's function, None while it is blank.
+
+    Mistakes stand in order of dependence.
     """
 
     trial: Callable[[Callable], Any]
@@ -85,8 +87,9 @@ class Exercise:
 
 
 def check(answer: Callable, exercise: Exercise) -> Figure:
-    """The first mistake that the answer makes, or that it makes none. Never raises: an error of the
-    answer is shown.
+    """The first mistake that the answer makes, or that it makes none.
+
+    Never raises: an error of the answer is shown.
     """
     try:
         if exercise.trial(answer) is None:

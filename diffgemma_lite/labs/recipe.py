@@ -66,8 +66,9 @@ class Recipe:
         return flatten_scores(model) if self.flat_attention else model
 
     def first_stage(self) -> Recipe | None:
-        """The stage whose weights this training starts from: the same recipe with what "first"
-        changes in data and train.
+        """The stage whose weights this training starts from.
+
+        The same recipe with what "first" changes in data and train.
         """
         if "first" not in self.plan:
             return None
@@ -159,8 +160,9 @@ class Recipe:
 
 
 def train_recipe(recipe: str | Path, out: str | Path, device: str = "cpu") -> None:
-    """Train to the end; if `out` holds a checkpoint, from there. An earlier stage, if there is one,
-    in `out`/first.
+    """Train to the end; if `out` holds a checkpoint, from there.
+
+    An earlier stage, if there is one, in `out`/first.
     """
     it, device = Recipe(recipe), check_device("device", device)
     _train(it, it.new_model().to(device), Path(out), it.training.steps)
@@ -267,8 +269,9 @@ def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
 
 
 def holes_of_stages(it: Recipe, out: Path) -> list[dict]:
-    """{"steps", "infill"} of each stage before the last one, the first one first: the same holes as
-    in the text scores.
+    """{"steps", "infill"} of each stage before the last one, the first one first.
+
+    The same holes as in the text scores.
     """
     corpus, plan = _test_texts(it)
     pairs, found = list(zip(corpus, it.examples("test"), strict=True)), []

@@ -135,8 +135,9 @@ def bandwidth(
 def matmul_peak(
     dtype: str, n: int, device: torch.device, *, seconds: float = 0.5
 ) -> dict[str, Any]:
-    """FLOPs per second of a dense [n, n] x [n, n] product: {"rate", "timing"}. Dense, never the
-    sparse figure.
+    """FLOPs per second of a dense [n, n] x [n, n] product: {"rate", "timing"}.
+
+    Dense, never the sparse figure.
 
     dtype: "float32" (true float32, no shorter products inside), "tf32", "bfloat16" or
     "float8_e4m3fn".

@@ -41,8 +41,9 @@ def version(package: str) -> str | None:
 
 
 def environment_of(executable: str | Path) -> Path:
-    """The virtual environment a Python was started from, else the program itself: two environments
-    may share one program.
+    """The virtual environment a Python was started from, else the program itself.
+
+    Two environments may share one program.
     """
     folder = Path(executable).parent
     found = [place for place in (folder.parent, folder) if (place / "pyvenv.cfg").exists()]

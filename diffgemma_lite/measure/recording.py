@@ -1,5 +1,6 @@
-"""What was measured on a device, with where it came from: one JSON file that a notebook can show
-without the device.
+"""What was measured on a device, with where it came from.
+
+One JSON file that a notebook can show without the device.
 
 Against a table of benchmark results: nothing is in it without provenance. Every point names the run
 that made it, and every run says when, with which command, code, versions, driver and clocks, and
@@ -48,8 +49,9 @@ PEAK_NAMES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float8_e4m
 
 @dataclass
 class Recording:
-    """Sections of points measured on one device. `add` while measuring; `find` and `points`
-    afterwards.
+    """Sections of points measured on one device.
+
+    `add` while measuring; `find` and `points` afterwards.
     """
 
     device: dict[str, Any]
@@ -67,8 +69,9 @@ class Recording:
                 yield point["key"], point["result"]
 
     def find(self, section: str, **key: Any) -> dict[str, Any]:
-        """The result of the one point with these values in its key. Errors: ValueError if there is
-        none, or several.
+        """The result of the one point with these values in its key.
+
+        Errors: ValueError if there is none, or several.
         """
         found = [result for _, result in self.points(section, **key)]
         if len(found) != 1:
@@ -156,8 +159,9 @@ def recordings(folder: str | Path) -> list[Recording]:
 
 
 def validate(data: dict[str, Any]) -> None:
-    """Refuse a recording that does not say where each of its points comes from. Errors: ValueError
-    with the place.
+    """Refuse a recording that does not say where each of its points comes from.
+
+    Errors: ValueError with the place.
     """
     _need(data, {"device": dict, "runs": list, "sections": dict}, "recording")
     _need(data["device"], DEVICE, "device")

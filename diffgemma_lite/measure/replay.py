@@ -1,5 +1,6 @@
-"""What a recording says, in words and tables: from the file alone, without the device, a model or a
-drawing library.
+"""What a recording says, in words and tables.
+
+From the file alone, without the device, a model or a drawing library.
 
 The times are the recording's; the floors beside them are cost.py's, taken with the bandwidth and
 the peaks measured in the same recording. Notebooks 01 and 11 draw from the same rows.

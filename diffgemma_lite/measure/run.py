@@ -1,5 +1,6 @@
-"""Measures the points that a recording does not hold yet, and saves after each. Walked through in
-notebooks 01 and 11.
+"""Measures the points that a recording does not hold yet, and saves after each.
+
+Walked through in notebooks 01 and 11.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What four bits do to a weight: NVFP4 exactly as the hardware formats define it. This file only
-collects the names.
+"""What four bits do to a weight: NVFP4 exactly as the hardware formats define it.
+
+This file only collects the names.
 
 codes       the sixteen codes, rounding, two codes in a byte
 tensor      blocks of 16, E4M3 block scales, the float32 tensor scale: quantize, dequantize, NVFP4Tensor

@@ -84,8 +84,9 @@ def matrix_shapes(config: Config) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def matrix_bytes(kind: str, rows: int, width: int) -> float:
-    """One matrix: weights and their scales. NVFP4: codes, block scales, a tensor and an input
-    scale. FP8: bfloat16 a row.
+    """One matrix: weights and their scales.
+
+    NVFP4: codes, block scales, a tensor and an input scale. FP8: bfloat16 a row.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, takes one of {', '.join(KINDS)}")
@@ -120,8 +121,9 @@ def checkpoint_bytes(
 
 
 def cache_bytes(config: Config, context: int, *, kv_bytes: float = 2.0, batch: int = 1) -> float:
-    """Keys and values of `context` tokens. Sliding layers hold no more than their window, as
-    serving engines do.
+    """Keys and values of `context` tokens.
+
+    Sliding layers hold no more than their window, as serving engines do.
 
     (`KVCache` here is dense: it holds all of it on every layer.)
     """
@@ -145,8 +147,9 @@ def step_bytes(config: Config, batch: int = 1) -> float:
 def room(
     config: Config, storage: str, context: int, *, kv_bytes: float = 2.0, batch: int = 1
 ) -> dict[str, float]:
-    """{card: bytes left} for the published weights with vision, the cache and one array of logits;
-    below 0 it does not fit.
+    """{card: bytes left} for the published weights with vision, the cache and one array of logits.
+
+    Below 0 it does not fit.
 
     Real engines need more (other activations, workspace, fragmentation): a small number left is no
     promise.

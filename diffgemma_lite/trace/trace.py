@@ -29,8 +29,10 @@ PROBABILITY_UNIT = 1 / 65535
 
 @dataclass
 class CanvasTrace:
-    """One canvas. Integers are token ids, entropies are nats, `revised` marks an argmax that
-    changed since the last step.
+    """One canvas.
+
+    Integers are token ids, entropies are nats, `revised` marks an argmax that changed since the
+    last step.
     """
 
     canvas: np.ndarray  # [N, B, C] the ids the decoder read
@@ -70,8 +72,9 @@ class CanvasTrace:
 
     @property
     def committed(self) -> np.ndarray:
-        """[B, C]: the argmax canvas of each row's last step. What enters the cache is this, with
-        pad after an end token.
+        """[B, C]: the argmax canvas of each row's last step.
+
+        What enters the cache is this, with pad after an end token.
         """
         rows = np.arange(len(self.steps))
         return self.argmax[self.steps - 1, rows]
@@ -115,8 +118,9 @@ class Trace:
         )
 
     def with_texts(self, decode) -> Trace:
-        """Fill `texts` for every id in the trace. `decode(id) -> str`; a byte token that splits a
-        character gives U+FFFD.
+        """Fill `texts` for every id in the trace.
+
+        `decode(id) -> str`; a byte token that splits a character gives U+FFFD.
         """
         if not callable(decode):
             raise ValueError(
@@ -184,8 +188,9 @@ def write_json(path: str | Path, data: dict) -> Path:
 
 
 def read_json(path: str | Path, form: str, version: int) -> dict:
-    """What `write_json` wrote, of the named format and version; a ValueError that names the path
-    for anything else.
+    """What `write_json` wrote, of the named format and version.
+
+    A ValueError that names the path for anything else.
     """
     path = check_path("path", path)
     try:
@@ -205,8 +210,9 @@ def read_json(path: str | Path, form: str, version: int) -> dict:
 
 
 def pack(array: np.ndarray, dtype: str, unit: float | None = None) -> dict:
-    """numpy -> {"shape", "dtype", "unit", "data"}; data is base64 of the deflated little-endian
-    bytes.
+    """numpy -> {"shape", "dtype", "unit", "data"}.
+
+    Data is base64 of the deflated little-endian bytes.
     """
     values = array if unit is None else np.clip(np.rint(array / unit), 0, np.iinfo(dtype).max)
     raw = np.ascontiguousarray(values).astype(np.dtype(dtype).newbyteorder("<")).tobytes()
@@ -222,8 +228,9 @@ def unpack(packed: dict) -> np.ndarray:
 
 
 def _fitting(array: np.ndarray, dtype: str) -> str:
-    """Ids below 65,536 take two bytes, which every small vocabulary's do; what a float64 model
-    computed keeps eight.
+    """Ids below 65,536 take two bytes, which every small vocabulary's do.
+
+    What a float64 model computed keeps eight.
     """
     if dtype == "float32" and array.dtype == np.float64:
         return "float64"

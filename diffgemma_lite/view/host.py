@@ -1,5 +1,6 @@
-"""Hosts one ES module twice over: in a page or notebook output by itself, and (live.py) in an
-anywidget.
+"""Hosts one ES module twice over.
+
+In a page or notebook output by itself, and (live.py) in an anywidget.
 
 The output is progressive: first the static part, complete by itself, then one script that unpacks
 the module and the data (both deflated, in base64, so nothing in them can end the script), gives the
@@ -103,8 +104,9 @@ for (const host of hosts()) {
 
 @functools.cache
 def module_text(view: str = "player") -> str:
-    """A view's modules and its style sheets as one ES module: a page on disk cannot import a file
-    beside it.
+    """A view's modules and its style sheets as one ES module.
+
+    A page on disk cannot import a file beside it.
 
     Each module but the last becomes a function that returns what it exports, so private names
     cannot meet.
@@ -135,8 +137,9 @@ def module_text(view: str = "player") -> str:
 
 
 def progressive_html(static: str, payload: dict, view: str = "player") -> str:
-    """Static part, then the script of the view. The id comes from the content, so equal outputs are
-    equal bytes.
+    """Static part, then the script of the view.
+
+    The id comes from the content, so equal outputs are equal bytes.
     """
     data, code = pack_text(payload), pack_text(module_text(view))
     name = hashlib.sha256(data.encode()).hexdigest()[:12]
@@ -170,8 +173,9 @@ host.dataset.live = "yes";
 
 
 def stage(state: dict) -> str:
-    """A live widget without its kernel, for pictures and tests: the module with these traits, in
-    the page's `window.model`.
+    """A live widget without its kernel, for pictures and tests.
+
+    The module with these traits, in the page's `window.model`.
     """
     script = STAGE.replace("CODE", f'"{pack_text(module_text())}"').replace(
         "DATA", f'"{pack_text(state)}"'

@@ -53,8 +53,9 @@ PREVIEW_SECONDS = 0.12  # at most one preview of the canvas in this time
 
 
 def knob_list(knobs: dict) -> list[dict]:
-    """{name: first value} -> what the panel draws. A name that is not in KNOBS takes its kind from
-    its value.
+    """{name: first value} -> what the panel draws.
+
+    A name that is not in KNOBS takes its kind from its value.
     """
     listed = []
     for name, value in knobs.items():
@@ -184,8 +185,9 @@ class LivePlayer(anywidget.AnyWidget):
             function(*arguments)
 
     def _preview(self, step) -> dict:
-        """The canvas of a running step as the page draws it, for the row that is shown; empty
-        without `decode`.
+        """The canvas of a running step as the page draws it, for the row that is shown.
+
+        Empty without `decode`.
         """
         if self._decode is None or step is None:
             return {}

@@ -82,8 +82,9 @@ def picture(record: NoiseRecord) -> bytes:
 
 
 def static_part(record: NoiseRecord, title: str, note: str) -> str:
-    """The complete view without a script: a picture, the text at several levels, every level in
-    numbers.
+    """The complete view without a script.
+
+    A picture, the text at several levels, every level in numbers.
     """
     n, count = len(record.levels), len(record.clean)
     shown = sorted({0, n // 4, n // 2, (3 * n) // 4, n - 1})

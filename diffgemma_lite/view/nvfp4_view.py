@@ -20,8 +20,9 @@ from .static import RAMP, SHADES, palette, png, visible_title
 
 
 def block_view(record: BlockRecord, *, title: str | None = None, note: str = "") -> OutputView:
-    """A record as a notebook output: heat map or slider, number line, table of the sixteen; tables
-    where scripts are off.
+    """A record as a notebook output: heat map or slider, number line, table of the sixteen.
+
+    Tables where scripts are off.
     """
     if not isinstance(record, BlockRecord):
         raise ValueError(
@@ -80,8 +81,9 @@ def _short(values) -> list[float]:
 
 
 def picture(record: BlockRecord) -> bytes:
-    """The heat map: rows of the weight across, blocks of a row down; light is a small error, dark
-    the largest.
+    """The heat map: rows of the weight across, blocks of a row down.
+
+    Light is a small error, dark the largest.
     """
     rows, blocks = record.shape
     errors = np.array([f.error for f in record.frames]).reshape(rows, blocks).T

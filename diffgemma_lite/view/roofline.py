@@ -44,8 +44,9 @@ def step_name(queries: int) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """One step on the roofline. Bytes are weights and cache; activations are kept apart, since the
-    floor leaves them out.
+    """One step on the roofline.
+
+    Bytes are weights and cache; activations are kept apart, since the floor leaves them out.
     """
 
     kind: str  # "canvas" or "one token"
@@ -69,8 +70,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Points by precision and kind, and the roofs they are drawn under; the first device sets the
-    points' height.
+    """Points by precision and kind, and the roofs they are drawn under.
+
+    The first device sets the points' height.
     """
 
     devices: tuple[Hardware, ...]
@@ -84,8 +86,9 @@ class Roofline:
     prefix: int
 
     def roofs(self, device: Hardware) -> dict[str, float]:
-        """Peaks of the dtypes that the shown precisions compute in; all the device has, if it has
-        none of those.
+        """Peaks of the dtypes that the shown precisions compute in.
+
+        All the device has, if it has none of those.
         """
         wanted = {dtype for name in self.precisions for dtype in PRECISIONS[name].dtype.values()}
         return {

@@ -101,7 +101,10 @@ def figure(r: Roofline) -> go.Figure:
 
 
 def _roofs(r: Roofline, device: Hardware, colour: str, broken: bool):
-    """One line a dtype, its name at its end; a device whose peaks are not known has only the slope."""
+    """One line a dtype, its name at its end.
+
+    A device whose peaks are not known has only the slope.
+    """
     bandwidth = f"{device.name}: {si(device.bandwidth.value, 'B/s')}<br>{device.bandwidth.source}"
 
     def line(name: str, x: list[float], y: list[float], text: list[str]) -> go.Scatter:

@@ -114,8 +114,9 @@ def heights(r: Roofline) -> tuple[float, float]:
 
 
 def corners(r: Roofline, device: Hardware) -> dict[str, list[tuple[float, float]]]:
-    """dtype -> (FLOPs per byte, FLOP/s) of its roof's corners; a device whose peaks are not known
-    has only the slope.
+    """dtype -> (FLOPs per byte, FLOP/s) of its roof's corners.
+
+    A device whose peaks are not known has only the slope.
     """
     (bottom, top), slope = heights(r), device.bandwidth.value
     start = max(SPAN[0], bottom / slope)

@@ -25,8 +25,9 @@ PICTURED = 4  # layers in the picture and in the table of positions
 
 
 def router_view(record: RoutingRecord, *, title: str | None = None, note: str = "") -> OutputView:
-    """A record as a notebook output under 300 kB: layers, positions and experts to choose; tables
-    where scripts are off.
+    """A record as a notebook output under 300 kB: layers, positions and experts to choose.
+
+    Tables where scripts are off.
     """
     if not isinstance(record, RoutingRecord):
         raise ValueError(
@@ -51,8 +52,9 @@ def router_view(record: RoutingRecord, *, title: str | None = None, note: str = 
 
 
 def payload(record: RoutingRecord, title: str, note: str, kept: list[int]) -> dict:
-    """What the module gets as `data`: positions of the kept layers, loads and counts of all; ids
-    are places in `texts`.
+    """What the module gets as `data`: positions of the kept layers, loads and counts of all.
+
+    Ids are places in `texts`.
     """
     table, ids = np.unique(record.ids, return_inverse=True)
     left_out = (
@@ -101,8 +103,9 @@ def _table(head: list[str], rows: list[list]) -> str:
 
 
 def static_part(record: RoutingRecord, title: str, note: str) -> str:
-    """The complete view without a script: a picture, the load of every expert in every layer, and
-    the growing counts.
+    """The complete view without a script.
+
+    A picture, the load of every expert in every layer, and the growing counts.
     """
     layers, size, k = record.index.shape
     shown = kept_steps(layers, min(PICTURED, layers))

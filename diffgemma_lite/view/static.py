@@ -1,5 +1,6 @@
-"""The part of a view that needs no script: a table of steps, a filmstrip of the canvas, one
-picture.
+"""The part of a view that needs no script.
+
+A table of steps, a filmstrip of the canvas, one picture.
 
 It is what a reader sees on a code-hosting page, in a notebook that is not trusted, or with scripts
 off, so it is complete by itself and says everything in words and symbols: ✓ accepted, × renoised, Δ
@@ -63,7 +64,10 @@ def palette() -> np.ndarray:
 
 
 def picture(rows: list[dict]) -> bytes:
-    """Steps down, positions across, colour the entropy; an accepted position has a dark tick below."""
+    """Steps down, positions across, colour the entropy.
+
+    An accepted position has a dark tick below.
+    """
     most = max(float(r["entropy"].max()) for r in rows) or 1.0
     widest = max(r["entropy"].shape[1] for r in rows)
     wide, high = (4, 8) if widest <= 256 else (2, 6)

@@ -91,8 +91,9 @@ class Complaints:
         page.on("requestfailed", self._failed)
 
     def _failed(self, request) -> None:
-        """A page that is left or loaded again drops what it was still reading of its own; that is
-        no fault of it.
+        """A page that is left or loaded again drops what it was still reading of its own.
+
+        That is no fault of it.
         """
         if not (request.url.startswith("blob:") and "ERR_ABORTED" in str(request.failure)):
             self.add(f"request: {request.url[:120]} {request.failure}")

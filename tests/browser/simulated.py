@@ -1,5 +1,6 @@
-"""Simulated traces for the tests of the views: a numpy imitation of the entropy-bound rule, with no
-model behind it.
+"""Simulated traces for the tests of the views.
+
+A numpy imitation of the entropy-bound rule, with no model behind it.
 
 A test fixture only. Probabilities are made up and sharpen as steps pass; everything after them
 (draw, entropy, order, budget, accept, renoise, revise) follows the published rule, so the views can
@@ -48,8 +49,9 @@ def simulate(
     label=None,
     layers=0,
 ) -> Trace:
-    """A Trace of `canvases` canvases [B, C], N steps each; with `layers` it has the attention of so
-    many.
+    """A Trace of `canvases` canvases [B, C], N steps each.
+
+    With `layers` it has the attention of so many.
     """
     rng = np.random.default_rng(seed)
     made = [_canvas(rng, C, N, V, K, B, pinned if i == 0 else (), bound) for i in range(canvases)]
@@ -127,8 +129,9 @@ def _canvas(rng, C, N, V, K, B, pinned, bound) -> CanvasTrace:
 
 
 def add_attention(canvas: CanvasTrace, prefix: int, layers: int, seed=0, kept=4) -> None:
-    """Four targets of every position in a row of `prefix` + C positions; a few of them move from
-    step to step.
+    """Four targets of every position in a row of `prefix` + C positions.
+
+    A few of them move from step to step.
     """
     rng = np.random.default_rng(seed + 99)
     N, B, C = canvas.canvas.shape

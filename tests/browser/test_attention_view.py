@@ -23,8 +23,9 @@ PROMPT = 11
 
 @pytest.fixture(scope="module")
 def run():
-    """A real run of the small model: its trace, and for each canvas and step what `observe` saw in
-    a second pass.
+    """A real run of the small model.
+
+    Its trace, and for each canvas and step what `observe` saw in a second pass.
     """
     model, settings, steps = tiny(), sampler(), []
     ids = random_ids(1, PROMPT, seed=4)

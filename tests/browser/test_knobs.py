@@ -1,5 +1,6 @@
-"""The knob panel in a real browser, without a kernel: every knob is there, what is turned is sent,
-what comes is shown.
+"""The knob panel in a real browser, without a kernel.
+
+Every knob is there, what is turned is sent, what comes is shown.
 """
 
 from __future__ import annotations

@@ -298,7 +298,10 @@ def assert_views_live(page, notebook: Path) -> None:
 
 
 def assert_plays(page, first) -> None:
-    """The slider, the arrows and Play move its cells; an arrow in a cell goes to the next position."""
+    """The slider, the arrows and Play move its cells.
+
+    An arrow in a cell goes to the next position.
+    """
     slider, cells = first.locator("input[type=range]"), first.locator(".grid .cell")
     slider.fill("0")
     before = cells.all_text_contents()
@@ -385,8 +388,9 @@ def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path)
 
 
 def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
-    """The presentation's own script comes from the network and is missing here; the players must
-    not need it.
+    """The presentation's own script comes from the network and is missing here.
+
+    The players must not need it.
     """
     if not recorded(notebook) + figures(notebook):
         pytest.skip("this notebook holds no recorded player and no figure")
@@ -414,8 +418,9 @@ def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
 
 
 def test_a_notebook_without_a_browser_is_skipped_by_name_or_fails_in_ci(monkeypatch):
-    """What a machine without chromium says: the command that installs it; and that CI does not pass
-    by skipping.
+    """What a machine without chromium says: the command that installs it.
+
+    And that CI does not pass by skipping.
     """
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delenv("CI", raising=False)

@@ -1,5 +1,6 @@
-"""A trace of a step that does not follow the entropy bound: the inspector says so instead of
-inventing a reason.
+"""A trace of a step that does not follow the entropy bound.
+
+The inspector says so instead of inventing a reason.
 """
 
 from __future__ import annotations

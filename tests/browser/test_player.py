@@ -327,8 +327,9 @@ def test_two_traces_side_by_side(open_page, tmp_path):
 
 
 def test_a_full_canvas_opens_and_scrubs_in_time(open_page, page_file, tmp_path):
-    """256 x 48: a page opens within a second; each of 49 far jumps takes under 50 ms, style, layout
-    and paint included.
+    """256 x 48: a page opens within a second.
+
+    Each of 49 far jumps takes under 50 ms, style, layout and paint included.
 
     Counted in processor time of the page's main thread, the best of three and of four passes, so
     that whatever else this machine is doing counts little.

@@ -1,5 +1,6 @@
-"""The race in a real browser, from a file, with the network off: what stands in the lanes at a
-time, and that time passes.
+"""The race in a real browser, from a file, with the network off.
+
+What stands in the lanes at a time, and that time passes.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ def test_the_verdict_goes_to_the_other_lane_where_the_numbers_do(open_page, tmp_
 
 
 def test_it_plays_in_the_recorded_time(open_page, race_file, record):
-    """At 1/32 of the speed: the browser's clock against the time that is shown. Then pause, and
-    from the end to the start.
+    """At 1/32 of the speed: the browser's clock against the time that is shown.
+
+    Then pause, and from the end to the start.
     """
     page, longest = live(open_page(race_file)), max(lane.seconds[-1] for lane in record.lanes)
     page.get_by_label("Speed").select_option(label="1/32×")

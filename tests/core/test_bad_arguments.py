@@ -1,5 +1,6 @@
-"""Bad input of the public functions, one call a line: a ValueError that starts with the argument's
-name and says what it got.
+"""Bad input of the public functions, one call a line.
+
+A ValueError that starts with the argument's name and says what it got.
 
 Beside test_bad_input.py, which covers what the model and `generate` are given. Folders and files
 are in the second part.
@@ -178,8 +179,9 @@ def test_a_state_beside_the_vocabulary_is_allowed():
 
 
 def test_nan_goes_through_and_is_seen_where_it_matters():
-    """Not looked for in the parts (a GPU would wait for the answer): it stays NaN, and is never
-    confident or accepted.
+    """Not looked for in the parts (a GPU would wait for the answer).
+
+    It stays NaN, and is never confident or accepted.
     """
     bad = H.index_fill(1, torch.tensor([2]), math.nan)
     assert not accept(bad, 4.0)[:, 2].any() and not should_stop(X, X[None], bad, DEFAULT).any()

@@ -1,6 +1,7 @@
-"""Bad input of the model and of generation: a ValueError that names the argument, what it got and
-what it takes, before any work. What single parts say to bad input is tested beside them (config,
-sampler, noise, train, checkpoint, trace).
+"""Bad input of the model and of generation.
+
+A ValueError that names the argument, what it got and what it takes, before any work. What single
+parts say to bad input is tested beside them (config, sampler, noise, train, checkpoint, trace).
 """
 
 import math

@@ -163,8 +163,9 @@ def test_save_and_load_give_the_same_bits(tmp_path, dtype):
 
 
 def test_the_file_holds_one_copy_of_the_weights(saved):
-    """Pitfall 10: neither the tied head nor a second set for the encoder; beside them only the
-    smallest vision tower.
+    """Pitfall 10: neither the tied head nor a second set for the encoder.
+
+    Beside them only the smallest vision tower.
     """
     model, size = tiny(), (saved / "model.safetensors").stat().st_size
     ours = sum(t.numel() for t in model.state_dict().values())

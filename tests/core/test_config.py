@@ -136,8 +136,9 @@ def test_round_trip_keeps_every_field():
 
 
 def test_the_spelling_of_the_two_global_sizes_that_transformers_saves():
-    """Transformers folds them into per_layer_config; the published file has them by name. Both are
-    read.
+    """Transformers folds them into per_layer_config; the published file has them by name.
+
+    Both are read.
     """
     data = TINY.to_hf()
     sizes = {

@@ -44,8 +44,9 @@ class Script:
         return logits if out is None else out
 
     def on_step(self, step):
-        """Given to `generate` as on_step: a finished canvas or the last step moves on to the next
-        canvas.
+        """Given to `generate` as on_step.
+
+        A finished canvas or the last step moves on to the next canvas.
         """
         if bool(step.finished.all()) or step.index + 1 == self.steps:
             self.canvas, self.step = self.canvas + 1, 0
@@ -188,8 +189,9 @@ def test_max_new_tokens_is_an_upper_bound(model, wanted):
 
 
 def says(*rows: list[int]):
-    """The same confident canvases whatever the step: one list of C ids per row and canvas,
-    [K][B][C].
+    """The same confident canvases whatever the step.
+
+    One list of C ids per row and canvas, [K][B][C].
     """
     tokens = torch.tensor(rows)
     return lambda k, n, logits: confident(tokens[k])
@@ -232,8 +234,9 @@ def test_the_first_of_several_end_tokens(model, ends, kept):
 
 
 def test_an_end_token_beyond_max_new_tokens_is_not_kept(model):
-    """The canvas holds one, the caller asked for less: the row stopped for length, and no pad token
-    stands in for it.
+    """The canvas holds one, the caller asked for less.
+
+    The row stopped for length, and no pad token stands in for it.
     """
     out = scripted(model, says([ENDS_AT_2, LONG]), max_new_tokens=2, eos_token_id=END)
     assert out.tokens.tolist() == [[11, 12], [10, 10]] and out.lengths.tolist() == [2, 2]
@@ -305,8 +308,9 @@ def test_rows_of_a_canvas_stop_on_their_own(model):
 
 
 def test_a_finished_row_keeps_its_answer_whatever_comes_later(model):
-    """Pitfall 14, through generate: row 0 is stable at step 1; what is said for it afterwards does
-    not count.
+    """Pitfall 14, through generate: row 0 is stable at step 1.
+
+    What is said for it afterwards does not count.
     """
 
     def answer(k, n, logits):
@@ -462,8 +466,9 @@ def test_changing_a_knob_between_two_calls_equals_a_fresh_model(model, change):
 
 
 def test_the_number_of_steps_can_be_swept(model):
-    """Pitfall 22: more steps are another answer, not a better prefix of the same: the curve has to
-    be measured.
+    """Pitfall 22: more steps are another answer, not a better prefix of the same.
+
+    The curve has to be measured.
     """
     outs = {
         n: generate(
@@ -590,8 +595,9 @@ def test_a_logits_filter_comes_before_the_temperature_and_sees_the_canvas(model)
 @pytest.mark.parametrize("step", [0, 2])
 @pytest.mark.parametrize("row", [0, 1])
 def test_nan_logits_raise(model, step, row):
-    """Pitfall 21: at the step where they appear, in any row; they must not become a page of a
-    valid-looking token.
+    """Pitfall 21: at the step where they appear, in any row.
+
+    They must not become a page of a valid-looking token.
     """
 
     def broken(k, n, logits):
@@ -648,8 +654,9 @@ class Streamer:
 
 
 def test_streamer_protocol(model):
-    """Prompt, a draft after each step, each canvas as committed, end: as Transformers' streamers
-    are called.
+    """Prompt, a draft after each step, each canvas as committed, end.
+
+    As Transformers' streamers are called.
     """
     streamer, steps = Streamer(), []
     out = generate(
@@ -762,8 +769,9 @@ def test_padding_on_the_left_is_kept_out(in_any_batch):
 
 
 def test_metrics_by_hand():
-    """Row 0 keeps 8 + 3 tokens of two canvases that took 6 and 2 steps; row 1 keeps 4 of one canvas
-    of 7 steps.
+    """Row 0 keeps 8 + 3 tokens of two canvases that took 6 and 2 steps.
+
+    Row 1 keeps 4 of one canvas of 7 steps.
 
     effective steps = (8*6 + 3*2 + 4*7) / 15; forwards of row 0 are 6 + 2 + one commit, of row 1
     seven (a third canvas that row 0 no longer needed does not count against it).
@@ -833,8 +841,9 @@ def test_greedy_equals_encoding_everything_again_for_every_token(in_any_batch):
 
 
 def test_autoregressive_forwards_are_the_passes_run_and_logits_are_those_of_the_last_token(model):
-    """Of a prompt of S tokens only one row of [S, V] is wanted: at S = 1000 and the published V all
-    of it is a gigabyte.
+    """Of a prompt of S tokens only one row of [S, V] is wanted.
+
+    At S = 1000 and the published V all of it is a gigabyte.
     """
     shapes, passes, logits, encode_hidden = [], [], model.logits, model.encode_hidden
     model.logits = lambda hidden: shapes.append(tuple(hidden.shape[:2])) or logits(hidden)

@@ -307,8 +307,9 @@ def test_ids_under_padding_do_not_count():
 
 
 def test_the_decoder_sees_nothing_from_its_canvas_on():
-    """The clean canvas stands in the row that the encoder reads; if the decoder saw it, it would
-    only have to copy it.
+    """The clean canvas stands in the row that the encoder reads.
+
+    If the decoder saw it, it would only have to copy it.
     """
     model, batch = exact(), batch_of(examples())
     at = torch.arange(batch.ids.shape[1])[None] >= batch.start[:, None]
@@ -372,8 +373,9 @@ def gradients(model, objective) -> dict[str, torch.Tensor]:
 
 
 def test_the_decoder_loss_alone_trains_the_encoder_through_the_cache():
-    """Pitfall 23: with the cache detached some of every layer's gradient is gone; with it the keys
-    of the prefix have one.
+    """Pitfall 23: with the cache detached some of every layer's gradient is gone.
+
+    With it the keys of the prefix have one.
     """
     model, batch = tiny(), batch_of(examples(4))
     cache = model.encode(batch.ids)

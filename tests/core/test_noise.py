@@ -165,7 +165,10 @@ def test_posterior_has_a_noise_level_per_row():
 
 
 def test_posterior_at_its_ends():
-    """Down to s = 0 it is the belief updated by x_t; from pure noise it is the belief noised to s."""
+    """Down to s = 0 it is the belief updated by x_t.
+
+    From pure noise it is the belief noised to s.
+    """
     x_t, p = torch.tensor([[2]]), belief(1, 1, 5)
     one, half, zero = (torch.tensor([a], dtype=torch.float64) for a in (1.0, 0.5, 0.0))
     torch.testing.assert_close(posterior(x_t, p, one, zero), p)

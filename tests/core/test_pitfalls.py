@@ -1,5 +1,6 @@
-"""Which test stands for which trap that other ports fell into. A trap without a test, or a test
-that is gone, fails here.
+"""Which test stands for which trap that other ports fell into.
+
+A trap without a test, or a test that is gone, fails here.
 
 Numbers 1 to 12 are about the model, 13 to 22 about sampling, 23 to 28 about training.
 """

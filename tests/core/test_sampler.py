@@ -85,7 +85,10 @@ def test_entropy_of_a_forbidden_token_and_of_nan():
 
 
 def naive_accept(entropy: list[float], bound: float, pinned: list[bool]) -> list[bool]:
-    """Walk from the surest position on; take it if what was taken before sums to at most the bound."""
+    """Walk from the surest position on.
+
+    Take it if what was taken before sums to at most the bound.
+    """
     taken, total = [False] * len(entropy), 0.0
     for i in sorted(range(len(entropy)), key=lambda i: entropy[i]):
         if pinned[i]:
@@ -237,8 +240,9 @@ def test_one_generator_per_row_makes_rows_independent(draw):
 
 
 def test_a_cumulative_sum_that_ends_below_one(monkeypatch):
-    """Rounding leaves some sums short of 1; the largest uniform number must still fall on a token
-    that can be drawn.
+    """Rounding leaves some sums short of 1.
+
+    The largest uniform number must still fall on a token that can be drawn.
     """
     monkeypatch.setattr(
         torch, "rand", lambda *shape, generator, device: torch.full(shape[0], 1 - 2**-24)

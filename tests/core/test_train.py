@@ -109,7 +109,10 @@ KILLED = {
 
 @pytest.mark.parametrize("when", KILLED)
 def test_resume_after_a_kill_is_bit_identical_to_no_kill(whole, tmp_path, when):
-    """The process is killed, not asked to stop: nothing it would do on the way out may be needed."""
+    """The process is killed, not asked to stop.
+
+    Nothing it would do on the way out may be needed.
+    """
     folder = str(tmp_path / "run")
     body = textwrap.dedent(KILLED[when]).format(folder=folder).replace("\n", "\n    ")
     script = SCRIPT.format(
@@ -139,8 +142,9 @@ def test_stop_and_resume_in_process(whole, tmp_path, at):
 
 @pytest.mark.parametrize("at", [1, 5, 8])
 def test_an_interrupt_checkpoints_where_it_stands(whole, tmp_path, monkeypatch, at):
-    """Ctrl-C between two log entries: the losses since the last one are kept too, so that the log
-    comes out the same.
+    """Ctrl-C between two log entries.
+
+    The losses since the last one are kept too, so that the log comes out the same.
     """
     call = BatchStream.__call__
 
@@ -258,8 +262,9 @@ def test_the_digest_of_the_data_is_that_of_its_ids_whatever_holds_them():
 
 
 def test_each_start_is_in_the_state_with_its_machine(tmp_path, monkeypatch):
-    """A run that is resumed elsewhere: the state says from which step on, and a finished run adds
-    nothing.
+    """A run that is resumed elsewhere.
+
+    The state says from which step on, and a finished run adds nothing.
     """
     run(tmp_path, on_log=lambda entry: entry["step"] == 3)
     first = json.loads(_meta(tmp_path)["starts"])

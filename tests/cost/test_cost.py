@@ -119,8 +119,9 @@ def test_flops_are_what_torch_counts(mode, prefix, queries):
 
 
 def test_torch_counts_a_grouped_product_as_nothing():
-    """PITFALLS: a counter on the fast path misses the experts, most of the work. So the plain loop
-    is what it is held to.
+    """PITFALLS: a counter on the fast path misses the experts, most of the work.
+
+    So the plain loop is what it is held to.
     """
     model = tiny().set_kernels(experts="grouped")
     ops = step_cost(model.config, prefix=20, queries=C, batch=B)
@@ -309,8 +310,9 @@ def test_floor_is_the_longer_of_moving_and_computing_op_by_op():
 
 
 def test_no_published_row_beats_the_floor(fitted):
-    """Every row that states its tokens per forward; then again with no more experts than one user
-    needs.
+    """Every row that states its tokens per forward.
+
+    Then again with no more experts than one user needs.
     """
     shown = predict(BIG, calibration=fitted)
     stated = [r for r in facts.published_throughput() if r["tokens_per_forward"]]

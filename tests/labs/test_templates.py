@@ -1,5 +1,6 @@
-"""Generated records: right by their own checkers, split by request, short enough for the canvas;
-checkers see each fault.
+"""Generated records: right by their own checkers, split by request, short enough for the canvas.
+
+Checkers see each fault.
 """
 
 import json

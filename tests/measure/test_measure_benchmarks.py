@@ -1,5 +1,6 @@
-"""Each benchmark runs, compares two ways that agree, and prints their ratio from one run. No speed
-is asserted.
+"""Each benchmark runs, compares two ways that agree, and prints their ratio from one run.
+
+No speed is asserted.
 """
 
 from __future__ import annotations

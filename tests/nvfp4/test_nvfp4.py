@@ -1,5 +1,6 @@
-"""The sixteen codes, blocks and scales: every rule by hand. Equality with other implementations is
-in tests/parity.
+"""The sixteen codes, blocks and scales: every rule by hand.
+
+Equality with other implementations is in tests/parity.
 """
 
 from __future__ import annotations

@@ -123,8 +123,9 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def fill_realistic(model: nn.Module, seed: int = 0, calm: float = 1.0) -> None:
-    """Random weights of the spread a trained model has; nothing stays at the value it was born
-    with.
+    """Random weights of the spread a trained model has.
+
+    Nothing stays at the value it was born with.
 
     calm below 1 makes each branch a smaller part of the residual stream. Random layers at full
     strength are chaotic: they blow rounding up by a factor of two or three each, which forward
@@ -209,8 +210,9 @@ def ours(reference: nn.Module, folder: Path, **kwargs: Any) -> DiffusionGemma:
 
 
 def read_by_transformers(folder: Path, **kwargs: Any) -> nn.Module:
-    """Loaded by Transformers, with nothing missing, unexpected or mis-shaped; the plain loop over
-    experts.
+    """Loaded by Transformers, with nothing missing, unexpected or mis-shaped.
+
+    The plain loop over experts.
 
     The weights are copied out of the mapped file: there they stand at addresses that are no
     multiple of 64 bytes, for which the CPU's matrix product adds in another order.

@@ -1,5 +1,6 @@
-"""Would the comparison see an error? Each mutation below is a mistake some port has made; each must
-move the logits.
+"""Would the comparison see an error?
+
+Each mutation below is a mistake some port has made; each must move the logits.
 
 The model is ours with equal weights; the mistake is patched in; the size printed is the largest
 difference of a logit from the reference's. The floor is far below what was measured and far above

@@ -1,5 +1,6 @@
-"""NVFP4 against two references, bit for bit: the published ModelOpt arithmetic, written out here in
-numpy, and torchao.
+"""NVFP4 against two references, bit for bit.
+
+The published ModelOpt arithmetic, written out here in numpy, and torchao.
 
 Where the two differ from each other is measured here, place by place, and ours follows ModelOpt:
 torchao multiplies by a reciprocal where ModelOpt divides, takes max / 6 before the tensor scale,
@@ -40,8 +41,9 @@ def to_e4m3(x: np.ndarray) -> np.ndarray:
 
 
 def modelopt(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Codes, bytes of the block scales, tensor scale, dequantised. Every step is float32, as in
-    qtensor/nvfp4_tensor.py.
+    """Codes, bytes of the block scales, tensor scale, dequantised.
+
+    Every step is float32, as in qtensor/nvfp4_tensor.py.
     """
     blocks = w.astype(np.float32).reshape(*w.shape[:-1], -1, BLOCK)
     with np.errstate(all="ignore"):  # a zero tensor divides by zero there

@@ -1,5 +1,6 @@
-"""The shipped text models in Transformers: the same logits to the last bit, the same tokens, and
-the same ids from the tokenizer.
+"""The shipped text models in Transformers.
+
+The same logits to the last bit, the same tokens, and the same ids from the tokenizer.
 """
 
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""The noise view without a browser: what the record says against `corrupt`, and the output that
-stands by itself.
+"""The noise view without a browser.
+
+What the record says against `corrupt`, and the output that stands by itself.
 """
 
 from __future__ import annotations

@@ -72,8 +72,9 @@ def test_a_canvas_and_a_batch_move_a_step_to_the_right(shown):
 
 
 def state_after(figure, choices: dict[str, int]) -> list:
-    """The traces after each slider was moved to a step, in the order given: what plotly's restyle
-    does, in Python.
+    """The traces after each slider was moved to a step, in the order given.
+
+    What plotly's restyle does, in Python.
     """
     traces = [dict(t.to_plotly_json()) for t in figure.data]
     sliders = {s.currentvalue.prefix.removesuffix(": "): s for s in figure.layout.sliders}

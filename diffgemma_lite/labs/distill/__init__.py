@@ -1,5 +1,6 @@
-"""Fewer steps: a model is taught by its own slow answers, those that a reward lets pass. Notebook
-09.
+"""Fewer steps: a model is taught by its own slow answers, those that a reward lets pass.
+
+Notebook 09.
 
     python -m diffgemma_lite.labs.distill.run assets/checkpoints/sudoku-few-steps/recipe.json runs/distill    # stage by stage
 

@@ -1,5 +1,6 @@
-"""The words and the card of a distillation, made from its scores alone; and whether its weights are
-worth keeping.
+"""The words and the card of a distillation, made from its scores alone.
+
+And whether its weights are worth keeping.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ STAGES = ("before", "after", "without the reward")
 
 
 def as_shipped(scores: dict, few_steps: int | None) -> dict:
-    """The row of the taught model at the limit it was taught for, if that was measured; else at the
-    last limit.
+    """The row of the taught model at the limit it was taught for, if that was measured.
+
+    Else at the last limit.
     """
     curve = scores["after"]["curve"]
     return next((row for row in curve if row["limit"] == few_steps), curve[-1])
@@ -31,8 +33,9 @@ def _more(stage: dict, row: dict) -> str:
 
 
 def words(scores: dict, few_steps: int | None = None) -> list[str]:
-    """What was found, in sentences made from the numbers alone. few_steps: the limit it was taught
-    for.
+    """What was found, in sentences made from the numbers alone. few_steps.
+
+    The limit it was taught for.
     """
     last = {stage: scores[stage]["curve"][-1] for stage in STAGES if stage in scores}
     said = [

@@ -15,8 +15,9 @@ from ..scores import percent
 
 
 def where_trained(starts: list[dict]) -> str:
-    """One line for each machine and set of versions that the run was started on. What is not
-    recorded is not said.
+    """One line for each machine and set of versions that the run was started on.
+
+    What is not recorded is not said.
     """
 
     def named(start: dict) -> str:
@@ -145,8 +146,9 @@ def model_card(
     *,
     flat_attention: bool = False,
 ) -> str:
-    """The card as text. scores["run"]: data and starts, as the training state holds them;
-    scores["text"] may be absent.
+    """The card as text. scores["run"]: data and starts, as the training state holds them.
+
+    Scores["text"] may be absent.
 
     before: (TrainConfig, log, name of its file) of each earlier stage of training, the latest
     first.

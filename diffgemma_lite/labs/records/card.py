@@ -1,5 +1,6 @@
-"""The card of a model of records: its tables, the stages of its training, everything made from
-scores, recipe and log.
+"""The card of a model of records.
+
+Its tables, the stages of its training, everything made from scores, recipe and log.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What training on Sudoku reads: the plan, and the batch of a step, a function of (seed, step). See
-notebook 09.
+"""What training on Sudoku reads: the plan, and the batch of a step, a function of (seed, step).
+
+See notebook 09.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ SIBLINGS = ("uniform", "masked", "autoregressive")
 
 @dataclass(frozen=True, kw_only=True)
 class SudokuTraining:
-    """How to train. The learning rate warms up, stays, and falls in a straight line to zero in the
-    last `decay_steps`.
+    """How to train.
+
+    The learning rate warms up, stays, and falls in a straight line to zero in the last
+    `decay_steps`.
 
     rate_points replaces that: (step, share of the rate) pairs with straight lines between them, in
     the order of the steps.
@@ -156,8 +159,9 @@ def draw_batch(
     step: int,
     stream: int = 0,
 ) -> SudokuBatch:
-    """The batch of a step: puzzles in disguise, clues around the minimal ones, noise. Depends on
-    (seed, step, stream) alone.
+    """The batch of a step: puzzles in disguise, clues around the minimal ones, noise.
+
+    Depends on (seed, step, stream) alone.
     """
     seed = [plan.seed, step, stream] if stream else [plan.seed, step]
     rng, b, (solutions, minimal) = np.random.default_rng(seed), plan.batch_size, stacked

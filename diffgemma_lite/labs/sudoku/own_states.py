@@ -66,8 +66,9 @@ class OwnBatch:
 
 
 class OwnStates:
-    """`plan.own_runs` runs, of which each step takes `plan.own_rows` in turn; sampled as
-    `plan.own_sampler` says.
+    """`plan.own_runs` runs, of which each step takes `plan.own_rows` in turn.
+
+    Sampled as `plan.own_sampler` says.
     """
 
     STORED = ("prompt", "clean", "canvas", "pinned", "belief", "age", "right", "taken")
@@ -161,8 +162,9 @@ class OwnStates:
             self._begin(run)
 
     def take_ended(self) -> dict[str, float]:
-        """Share of the puzzles solved and their mean steps since the last call; empty where none
-        ended.
+        """Share of the puzzles solved and their mean steps since the last call.
+
+        Empty where none ended.
         """
         if not self.seen:
             return {}

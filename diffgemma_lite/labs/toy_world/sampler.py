@@ -88,6 +88,7 @@ def sample(
     generator: Generator | None = None,
 ) -> Int[Tensor, "n c"]:
     """n texts written by the package's own step functions, with the exact denoiser for a model.
+
     Monte Carlo for `exact`.
     """
     told, _, mask_id = _checked(world, sampler, process, told, None)

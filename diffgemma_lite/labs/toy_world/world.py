@@ -26,8 +26,9 @@ MOST = 4096  # texts; tables of S x S are made
 
 @dataclass(frozen=True)
 class World:
-    """The joint distribution of C words as a table. Words that never occur in a text can still
-    occur as noise.
+    """The joint distribution of C words as a table.
+
+    Words that never occur in a text can still occur as noise.
     """
 
     joint: Float[Tensor, "s"]  # [S] probability of every text
@@ -107,8 +108,9 @@ class World:
 def phrases(
     probabilities: Mapping[str, float], *, slips: float = 0.0, noise_words: int = 0
 ) -> World:
-    """A world of the given phrases; `slips` is spread over all other texts of their words. {"so
-    so": 0.5, ...}
+    """A world of the given phrases; `slips` is spread over all other texts of their words.
+
+    {"so so": 0.5, ...}
 
     noise_words: further words that no text holds. In a large vocabulary nearly all words are such
     words at a given place.
