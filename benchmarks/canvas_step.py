@@ -1,5 +1,6 @@
-"""A step for a canvas against a step for one token, sampling included: how many tokens' time a
-canvas takes.
+"""A step for a canvas against a step for one token, sampling included.
+
+How many tokens' time a canvas takes.
 
     python benchmarks/canvas_step.py [--canvas 256] [--batch 1]
 """

@@ -84,8 +84,10 @@ def say(claim: str, plain: str, other: str, ratio: Ratio, device: torch.device) 
     """Print the ratio with its spread and where it was measured."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(
-        f"{claim}: {ratio.median:.2f} (half of {ratio.pairs} pairs: {ratio.low:.2f} to {ratio.high:.2f})\n"
+        f"{claim}: {ratio.median:.2f} "
+        f"(half of {ratio.pairs} pairs: {ratio.low:.2f} to {ratio.high:.2f})\n"
         f"  {plain} {1e3 * ratio.plain:.3f} ms, {other} {1e3 * ratio.other:.3f} ms\n"
-        f"  {describe(device)['name']}, {torch.get_num_threads()} threads, torch {torch.__version__}{load}"
+        f"  {describe(device)['name']}, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}{load}"
     )
     return ratio

@@ -36,7 +36,10 @@ def main(arguments: list[str] | None = None) -> Ratio:
         lambda path=path: path(x, weights, index) for path in (experts.loop, experts.grouped)
     )
     ratio = in_turns(loop, grouped, given.device, seconds=given.seconds)
-    claim = f"loop / grouped, {given.tokens} tokens, {config.num_experts} experts, {config.top_k_experts} a token"
+    claim = (
+        f"loop / grouped, {given.tokens} tokens, {config.num_experts} experts, "
+        f"{config.top_k_experts} a token"
+    )
     return say(claim, "loop", "grouped", ratio, given.device)
 
 

@@ -1,5 +1,6 @@
-"""A denoising step with weights in NVFP4 against the same in float: what unpacking them at every
-use costs on this device.
+"""A denoising step with weights in NVFP4 against the same in float.
+
+What unpacking them at every use costs on this device.
 
     python benchmarks/nvfp4.py [--prefix 64] [--canvas 64]
 """

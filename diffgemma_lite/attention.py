@@ -52,7 +52,8 @@ class KVCache:
         """
         if tuple(lengths.shape) != (self.batch,) or lengths.dtype not in (torch.int32, torch.int64):
             raise ValueError(
-                f"lengths: got {lengths.dtype} {tuple(lengths.shape)}, takes integers ({self.batch},), one per row"
+                f"lengths: got {lengths.dtype} {tuple(lengths.shape)}, "
+                f"takes integers ({self.batch},), one per row"
             )
         if lengths.device.type == "cpu" and not bool(
             ((lengths >= 0) & (lengths <= self.length)).all()
@@ -64,8 +65,9 @@ class KVCache:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of one layer; x [B, S, D] after the input norm, with the prefix's
-    keys and values or None.
+    """Grouped-query attention of one layer.
+
+    X [B, S, D] after the input norm, with the prefix's keys and values or None.
     """
 
     def __init__(self, config: Config, layer: int, *, device=None, dtype=None):
@@ -89,8 +91,9 @@ class Attention(nn.Module):
     def project(
         self, x: Float[Tensor, "b s d"], rope: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, values, each [B, heads, S, Hd]; queries and keys normed and rotated,
-        values only normed.
+        """Queries, keys, values, each [B, heads, S, Hd].
+
+        Queries and keys normed and rotated, values only normed.
         """
         split = "b s (h w) -> b s h w"
         q = rearrange(self.q_proj(x), split, w=self.width)
@@ -138,8 +141,9 @@ class Mask:
 def encoder_masks(
     config: Config, cache: KVCache | None, new: int, mask: Bool[Tensor, "b s"] | None, device
 ) -> dict[str, Mask]:
-    """Causal masks for `new` tokens after what the cache holds; on sliding layers also 0 <= query -
-    key < W.
+    """Causal masks for `new` tokens after what the cache holds.
+
+    On sliding layers also 0 <= query - key < W.
 
     `mask` covers cache and new tokens together, [B, S + new]; None when nothing is padding.
     """
@@ -168,8 +172,9 @@ def encoder_masks(
 
 
 def decoder_masks(config: Config, cache: KVCache, canvas: int) -> dict[str, Mask]:
-    """The canvas sees itself and the prefix; on sliding layers only the last W - 1 tokens of the
-    prefix.
+    """The canvas sees itself and the prefix.
+
+    On sliding layers only the last W - 1 tokens of the prefix.
 
     Without padding or per-row lengths no mask is needed: the prefix is simply read from `first` on.
     """

@@ -1,5 +1,6 @@
-"""Checkpoints in the Hugging Face folder layout, both ways; safetensors only, no pickle is ever
-read.
+"""Checkpoints in the Hugging Face folder layout, both ways.
+
+Safetensors only, no pickle is ever read.
 
 `load` maps one shard at a time and copies tensor by tensor into a model made on the meta device, so
 its memory is one copy of the weights and one tensor. Names differ from ours by a prefix only: text
@@ -35,8 +36,9 @@ def to_hf_name(name: str) -> str:
 
 
 def from_hf_name(name: str) -> str | None:
-    """The name in the file -> our parameter name; None for the vision part. Tied copies map to the
-    same name as the original.
+    """The name in the file -> our parameter name; None for the vision part.
+
+    Tied copies map to the same name as the original.
     """
     if name.startswith(_VISION):
         return None
@@ -103,12 +105,16 @@ def _is_finite(tensor: Tensor) -> bool:
 def _place(
     model, name: str, stored: str, tensor: Tensor, dtype, again: bool, problems: list[str]
 ) -> None:
-    """Put one tensor where its meta placeholder is; a tied copy must equal what is already there."""
+    """Put one tensor where its meta placeholder is.
+
+    A tied copy must equal what is already there.
+    """
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
     if not tensor.is_floating_point():
         problems.append(
-            f"{stored} is {tensor.dtype}, not a floating-point weight (a quantised checkpoint needs diffgemma_lite.nvfp4)"
+            f"{stored} is {tensor.dtype}, not a floating-point weight "
+            "(a quantised checkpoint needs diffgemma_lite.nvfp4)"
         )
         return
     if not _is_finite(tensor):
@@ -127,8 +133,9 @@ def _place(
 
 
 def save(model, folder) -> None:
-    """Model -> folder. One copy of the weights; every file appears whole or not at all, and shards
-    of another model go.
+    """Model -> folder.
+
+    One copy of the weights; every file appears whole or not at all, and shards of another model go.
 
     Errors: ValueError for weights that `load` would refuse, and for a folder that cannot be
     written; nothing is touched then.
@@ -177,7 +184,8 @@ def _generation_defaults(data: dict) -> dict:
     sampler = data.get("sampler_config") or {}
     if not isinstance(sampler, dict):
         raise ValueError(
-            f"folder: sampler_config of generation_config.json is {sampler!r}, takes a JSON object or null"
+            f"folder: sampler_config of generation_config.json is {sampler!r}, "
+            "takes a JSON object or null"
         )
     bound = sampler.get("entropy_bound", data.get("entropy_bound"))
     return defaults | ({} if bound is None else {"entropy_bound": bound})
@@ -226,13 +234,15 @@ def _shards(folder: Path) -> list[Path]:
         missing = [n for n in names if not (folder / n).exists()]
         if missing or not names or any(Path(n).name != n for n in names):
             raise ValueError(
-                f"folder: {folder / _INDEX} names {missing or names}, which are not files of this folder"
+                f"folder: {folder / _INDEX} names {missing or names}, "
+                "which are not files of this folder"
             )
         return [folder / n for n in names]
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
     raise ValueError(
-        f"folder: {folder} has no model.safetensors and no {_INDEX}; only safetensors are read, never pickle"
+        f"folder: {folder} has no model.safetensors and no {_INDEX}; "
+        "only safetensors are read, never pickle"
     )
 
 

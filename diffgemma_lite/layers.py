@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x), times a learned weight unless `with_scale` is False. Any shape [..., width];
-    float32 inside.
+    """x / rms(x), times a learned weight unless `with_scale` is False.
+
+    Any shape [..., width]; float32 inside.
     """
 
     def __init__(self, width: int, eps: float, with_scale: bool = True, *, device=None, dtype=None):
@@ -74,8 +75,9 @@ def rotate(
 
 
 class GatedMLP(nn.Module):
-    """down(gelu_tanh(gate(x)) * up(x)): the dense MLP of every layer, also called the shared
-    expert. [..., D] -> [..., D].
+    """down(gelu_tanh(gate(x)) * up(x)).
+
+    The dense MLP of every layer, also called the shared expert. [..., D] -> [..., D].
     """
 
     def __init__(self, width: int, inner: int, *, device=None, dtype=None):

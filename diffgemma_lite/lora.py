@@ -81,6 +81,7 @@ def add_lora(
     generator: Generator | None = None,
 ) -> DiffusionGemma:
     """Adapters on all matrices of `parts`, in place; everything else of the model is frozen.
+
     Returns the model.
 
     parts: one or some of PARTS ("experts", "dense_mlp", "attention", "router", "self_conditioning",
@@ -95,7 +96,8 @@ def add_lora(
         raise ValueError(f"alpha: got {alpha!r}, takes a number above 0, or None for the rank")
     if _of(model) is not None:
         raise ValueError(
-            f"model: has adapters of rank {model.lora.rank} already, takes one without; see remove_lora"
+            f"model: has adapters of rank {model.lora.rank} already, "
+            "takes one without; see remove_lora"
         )
     if not isinstance(parts, (str, list, tuple, set, frozenset)):
         raise ValueError(
@@ -115,7 +117,10 @@ def add_lora(
 
 
 def lora_parameters(model: DiffusionGemma) -> dict[str, nn.Parameter]:
-    """{"layers.0.mlp.gate_proj.weight.a": A, ...}: what is trained, the names of an adapter file."""
+    """{"layers.0.mlp.gate_proj.weight.a": A, ...}.
+
+    What is trained, the names of an adapter file.
+    """
     return {
         f"{name}.{leaf}.{k}": p
         for (name, leaf), low in _need(model).adapters.items()
@@ -124,8 +129,9 @@ def lora_parameters(model: DiffusionGemma) -> dict[str, nn.Parameter]:
 
 
 def merge(model: DiffusionGemma) -> DiffusionGemma:
-    """Write the sums into the weights, in place: an ordinary model, with equal logits, that saves
-    and loads as any other.
+    """Write the sums into the weights, in place.
+
+    An ordinary model, with equal logits, that saves and loads as any other.
 
     The originals are kept beside it, so that `unmerge` gives back the base to the bit (a
     subtraction would not).
@@ -140,8 +146,9 @@ def merge(model: DiffusionGemma) -> DiffusionGemma:
 
 
 def unmerge(model: DiffusionGemma) -> DiffusionGemma:
-    """Undo `merge`: the base's weights as they were, adapters on top. Errors: ValueError if weights
-    changed since the merge.
+    """Undo `merge`: the base's weights as they were, adapters on top.
+
+    Errors: ValueError if weights changed since the merge.
     """
     lora = _need(model, merged=True)
     for (name, leaf), low in lora.adapters.items():
@@ -154,7 +161,8 @@ def unmerge(model: DiffusionGemma) -> DiffusionGemma:
             )
         if not same:
             raise ValueError(
-                f"model: {name}.{leaf} was changed or moved since the merge, takes the merged weights as they were"
+                f"model: {name}.{leaf} was changed or moved since the merge, "
+                "takes the merged weights as they were"
             )
     for name, leaf in lora.adapters:
         model.get_submodule(name).register_parameter(leaf, lora.originals[name, leaf])
@@ -195,8 +203,9 @@ def save_lora(model: DiffusionGemma, path: str | Path) -> None:
 
 
 def load_lora(model: DiffusionGemma, path: str | Path) -> DiffusionGemma:
-    """Put saved adapters on their base, in place. Errors: ValueError for another file, or adapters
-    of another shape of model.
+    """Put saved adapters on their base, in place.
+
+    Errors: ValueError for another file, or adapters of another shape of model.
     """
     path = check_path("path", path)
     try:
@@ -221,7 +230,8 @@ def load_lora(model: DiffusionGemma, path: str | Path) -> DiffusionGemma:
     if wrong:
         remove_lora(model)
         raise ValueError(
-            f"path: {path} has other adapters than this model ({', '.join(sorted(wrong)[:3])}), takes those of its base"
+            f"path: {path} has other adapters than this model ({', '.join(sorted(wrong)[:3])}), "
+            "takes those of its base"
         )
     with torch.no_grad():
         for name, p in wanted.items():
@@ -242,20 +252,23 @@ def _need(model: DiffusionGemma, merged: bool | None = None) -> Lora:
         )
     if merged is not None and merged != (lora.originals is not None):
         raise ValueError(
-            f"model: is {'not ' if merged else ''}merged, takes one that {'is' if merged else 'is not'}"
+            f"model: is {'not ' if merged else ''}merged, "
+            f"takes one that {'is' if merged else 'is not'}"
         )
     return lora
 
 
 def _refuse_to_save(folder) -> None:
     raise ValueError(
-        "model: has adapters beside its weights, takes a merged one: merge(model), or save_lora(model, path)"
+        "model: has adapters beside its weights, "
+        "takes a merged one: merge(model), or save_lora(model, path)"
     )
 
 
 def _attach(model: DiffusionGemma) -> None:
-    """Put the sums on the weights. An expert stack is read many times in one call, so its sum is
-    kept for that call.
+    """Put the sums on the weights.
+
+    An expert stack is read many times in one call, so its sum is kept for that call.
     """
     lora = model.lora
     for (name, leaf), low in lora.adapters.items():

@@ -31,7 +31,10 @@ LONGEST_HOLE = 8  # tokens, of a row that is all right but for one hole (`dig_ho
 
 @dataclass(frozen=True)
 class Batch:
-    """Everything random is already drawn. L tokens a row, prompt and answer, padded on the right."""
+    """Everything random is already drawn.
+
+    L tokens a row, prompt and answer, padded on the right.
+    """
 
     ids: Int[Tensor, "b l"]  # clean
     real: Bool[Tensor, "b l"]  # not padding
@@ -108,8 +111,9 @@ def collate(
     holes: float = 0.0,
     multiple: int = 1,
 ) -> Batch:
-    """Examples (prompt, response, complete) -> Batch. `multiple` rounds the row length up, to keep
-    the number of shapes small.
+    """Examples (prompt, response, complete) -> Batch.
+
+    `multiple` rounds the row length up, to keep the number of shapes small.
 
     indices: their numbers in the data set, which with seed and epoch fix every random draw. holes:
     share of the rows that are noised in one hole only (`dig_hole`). Errors: ValueError for no
@@ -117,7 +121,8 @@ def collate(
     """
     if len(examples) != len(indices) or not len(examples):
         raise ValueError(
-            f"indices: got {len(indices)} for {len(examples)} examples, takes one for each, at least one"
+            f"indices: got {len(indices)} for {len(examples)} examples, "
+            "takes one for each, at least one"
         )
     for name, value, least, most in (
         ("canvas_length", canvas_length, 1, 2**31),
@@ -177,8 +182,9 @@ def encoder_loss(model, hidden: Float[Tensor, "b l d"], batch: Batch) -> Float[T
 
 
 def denoising_logits(model, cache, batch: Batch) -> Float[Tensor, "b c v"]:
-    """The decoder on the noisy canvas, [B, C, V]. Half of the rows are told what a first, detached
-    pass believed.
+    """The decoder on the noisy canvas, [B, C, V].
+
+    Half of the rows are told what a first, detached pass believed.
     """
     cache = cache.upto(batch.start)
     with torch.no_grad():
@@ -187,8 +193,9 @@ def denoising_logits(model, cache, batch: Batch) -> Float[Tensor, "b c v"]:
 
 
 def losses(model, batch: Batch) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
-    """(denoising, encoder) loss of each row, [B] nats. Gradients flow from the decoder through the
-    cache to the encoder.
+    """(denoising, encoder) loss of each row, [B] nats.
+
+    Gradients flow from the decoder through the cache to the encoder.
     """
     hidden, cache = model.encode_hidden(batch.ids)
     logits = denoising_logits(model, cache, batch)

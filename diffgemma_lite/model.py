@@ -25,8 +25,9 @@ from .moe import Experts, Router
 
 
 class Block(nn.Module):
-    """Attention, then a dense MLP and routed experts side by side; every branch is normed before
-    and after.
+    """Attention, then a dense MLP and routed experts side by side.
+
+    Every branch is normed before and after.
     """
 
     def __init__(self, config: Config, layer: int, *, device=None, dtype=None):
@@ -69,8 +70,9 @@ class Block(nn.Module):
 
 
 class SelfConditioning(GatedMLP):
-    """Adds what the model believed one step ago to the canvas embedding. No belief is an exact zero
-    *signal*.
+    """Adds what the model believed one step ago to the canvas embedding.
+
+    No belief is an exact zero *signal*.
 
     (Zero logits would be the uniform distribution, whose embedding is the mean of all rows, not
     zero.)
@@ -88,8 +90,9 @@ class SelfConditioning(GatedMLP):
 
 
 class DiffusionGemma(nn.Module):
-    """DiffusionGemma's text model. `DiffusionGemma(Config.preset("tiny"))`, or
-    `DiffusionGemma.from_pretrained(folder)`.
+    """DiffusionGemma's text model.
+
+    `DiffusionGemma(Config.preset("tiny"))`, or `DiffusionGemma.from_pretrained(folder)`.
     """
 
     def __init__(self, config: Config, *, device=None, dtype=None):
@@ -116,16 +119,19 @@ class DiffusionGemma(nn.Module):
             self.init_weights()
 
     def forward(self, *_, **__):
-        """There is no one forward pass: it would hide which side reads what. Errors: TypeError,
-        always.
+        """There is no one forward pass: it would hide which side reads what.
+
+        Errors: TypeError, always.
         """
         raise TypeError(
-            "model: is not called itself, takes model.encode(ids), model.decode(canvas, cache) or generate(model, ids)"
+            "model: is not called itself, "
+            "takes model.encode(ids), model.decode(canvas, cache) or generate(model, ids)"
         )
 
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Normal weights of std `initializer_range`; norms, scales and scalars are 1 (the published
-        initialisation).
+        """Normal weights of std `initializer_range`.
+
+        Norms, scales and scalars are 1 (the published initialisation).
         """
         for p in (*self.parameters(), *self.buffers()):
             if p.dim() > 1:
@@ -159,8 +165,7 @@ class DiffusionGemma(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embed_tokens.weight.dtype
 
-    # ---- the two ways to run the stack
-    # -------------------------------------------------------------------------------
+    # ---- the two ways to run the stack -----------------------------------------------------------
 
     def _rope(self, positions: Int[Tensor, "rows s"]) -> dict[str, tuple[Tensor, Tensor]]:
         """Rotary tables of both kinds of layer."""
@@ -187,8 +192,9 @@ class DiffusionGemma(nn.Module):
         cache: KVCache | None,
         side: str,
     ) -> tuple[Float[Tensor, "b s d"], list[tuple[Tensor, Tensor]]]:
-        """All blocks, then the last norm. Returns the hidden states and each layer's own keys and
-        values.
+        """All blocks, then the last norm.
+
+        Returns the hidden states and each layer's own keys and values.
         """
         rope, own = self._rope(positions), []
         for i, (block, kind) in enumerate(zip(self.layers, self.config.layer_types, strict=True)):
@@ -249,8 +255,9 @@ class DiffusionGemma(nn.Module):
         attention_mask: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> tuple[Float[Tensor, "b s v"], KVCache]:
-        """Dual mode: the encoder side as an ordinary language model. [B, S_new, V] float32 and the
-        grown cache.
+        """Dual mode: the encoder side as an ordinary language model.
+
+        [B, S_new, V] float32 and the grown cache.
         """
         hidden, cache = self.encode_hidden(ids, attention_mask, cache)
         return self.logits(hidden), cache
@@ -262,8 +269,9 @@ class DiffusionGemma(nn.Module):
         self_conditioning: Float[Tensor, "b c v"] | None = None,
         self_conditioning_mask: Bool[Tensor, "b"] | None = None,
     ) -> Float[Tensor, "b c v"]:
-        """One denoising pass: canvas [B, C] -> logits [B, C, V] float32. Reads the cache, never
-        writes it.
+        """One denoising pass: canvas [B, C] -> logits [B, C, V] float32.
+
+        Reads the cache, never writes it.
 
         self_conditioning: the temperature-scaled logits of the previous step, or None at the first
         one; self_conditioning_mask: rows set to False get a zero signal, as if they had none.
@@ -301,8 +309,7 @@ class DiffusionGemma(nn.Module):
             x, positions, decoder_masks(self.config, cache, canvas.shape[1]), cache, "decoder"
         )[0]
 
-    # ---- Hugging Face folders
-    # ----------------------------------------------------------------------------------------
+    # ---- Hugging Face folders --------------------------------------------------------------------
 
     @classmethod
     def from_pretrained(

@@ -21,8 +21,9 @@ from .layers import RMSNorm
 
 
 class Router(nn.Module):
-    """Residual [T, D] -> (weights [T, k], expert index [T, k], probabilities [T, E]); softmax in
-    float32.
+    """Residual [T, D] -> (weights [T, k], expert index [T, k], probabilities [T, E]).
+
+    Softmax in float32.
     """
 
     def __init__(self, config: Config, *, device=None, dtype=None):

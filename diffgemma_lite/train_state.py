@@ -32,21 +32,24 @@ class Diverged(ValueError):
 
 
 def mean_losses(sums: Sequence[Tensor], step: int) -> list[float]:
-    """Mean (denoising loss, encoder loss, gradient norm) of some steps. Errors: Diverged if one is
-    not finite.
+    """Mean (denoising loss, encoder loss, gradient norm) of some steps.
+
+    Errors: Diverged if one is not finite.
     """
     means = torch.stack(list(sums)).mean(0).tolist()
     if not all(math.isfinite(m) for m in means):
         shown = "denoising {}, encoder {}, gradient norm {}".format(*means)
         raise Diverged(
-            f"loss: got {shown} at step {step}, takes finite ones: lower learning_rate (the last checkpoint is kept)"
+            f"loss: got {shown} at step {step}, "
+            "takes finite ones: lower learning_rate (the last checkpoint is kept)"
         )
     return means
 
 
 def data_identity(examples: Sequence) -> dict:
-    """{"examples", "blake2b"}: their number, and a digest of every id, in order. Errors: ValueError
-    for ids that are no integers.
+    """{"examples", "blake2b"}: their number, and a digest of every id, in order.
+
+    Errors: ValueError for ids that are no integers.
     """
     digest = hashlib.blake2b(digest_size=16)
     if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
@@ -59,11 +62,15 @@ def data_identity(examples: Sequence) -> dict:
                 bool(e.complete),
             )
         except AttributeError as error:
-            what = f"number {n} is a {type(e).__name__}, takes items with prompt, response and complete"
+            what = (
+                f"number {n} is a {type(e).__name__}, "
+                "takes items with prompt, response and complete"
+            )
             raise ValueError(f"examples: {what}") from error
         except (TypeError, OverflowError) as error:
             raise ValueError(
-                f"examples: number {n} has ids that are no integers ({error}), takes lists of token ids"
+                f"examples: number {n} has ids that are no integers ({error}), "
+                "takes lists of token ids"
             ) from error
         digest.update(
             array("q", (len(prompt), len(response), complete)).tobytes()
@@ -148,8 +155,9 @@ def read_state(path: Path, device: str = "cpu") -> tuple[dict[str, str], dict[st
 def load_state(
     folder: Path, model, optimizer, config, data: dict | None = None
 ) -> tuple[int, list[dict], list[Tensor], list[dict]]:
-    """Fill model and optimizer from the state, if there is one. Returns its step, log, losses not
-    yet in the log, and starts.
+    """Fill model and optimizer from the state, if there is one.
+
+    Returns its step, log, losses not yet in the log, and starts.
 
     Errors: ValueError for a file that is not whole, or of a run with another TrainConfig, Config or
     data.
@@ -161,12 +169,14 @@ def load_state(
     for name, wanted in _identity(model, config, data).items():
         if meta[name] != wanted and name == "data":
             raise ValueError(
-                f"examples: are {wanted}, but {folder} holds a run on {meta[name]}; takes the same data, or another folder"
+                f"examples: are {wanted}, but {folder} holds a run on {meta[name]}; "
+                "takes the same data, or another folder"
             )
         if meta[name] != wanted:
             kind = {"config": "TrainConfig", "model": "Config"}[name]
             raise ValueError(
-                f"folder: {folder} holds a run with another {kind} ({meta[name]}); takes the same, or another folder"
+                f"folder: {folder} holds a run with another {kind} ({meta[name]}); "
+                "takes the same, or another folder"
             )
     model.load_state_dict(
         {k.removeprefix("model."): v for k, v in stored.items() if k.startswith("model.")}

@@ -24,6 +24,20 @@ from .prediction import (
 from .routing import distinct_experts, fit_skew
 
 __all__ = [
-    "PRECISIONS", "PUBLISHED", "Calibration", "OpCost", "Precision", "Prediction", "active_parameters", "by_part",
-    "calibrate", "crossover", "distinct_experts", "fit_skew", "floor", "parameters", "predict", "step_cost",
-]  # fmt: skip
+    "PRECISIONS",
+    "PUBLISHED",
+    "Calibration",
+    "OpCost",
+    "Precision",
+    "Prediction",
+    "active_parameters",
+    "by_part",
+    "calibrate",
+    "crossover",
+    "distinct_experts",
+    "fit_skew",
+    "floor",
+    "parameters",
+    "predict",
+    "step_cost",
+]

@@ -57,17 +57,28 @@ def _peaks(source: str, **tera: float) -> dict[str, Sourced]:
 
 def _data_sheets() -> list[Hardware]:
     hopper = (
-        "NVIDIA H100 data sheet, SXM: 1,979 (bf16), 3,958 (fp8) and 989 (tf32) TFLOPS are with sparsity, dense is half "
+        "NVIDIA H100 data sheet, SXM: 1,979 (bf16), 3,958 (fp8) and 989 "
+        "(tf32) TFLOPS are with sparsity, dense is half "
         "(as listed at glennklockwood.com/garden/processors/h100)"
     )
     hbm3e = "NVIDIA H200 data sheet: 4.8 TB/s (as quoted at aiwiki.ai/wiki/nvidia_h200)"
     l2 = "NVIDIA Hopper architecture paper: 50 MB of L2 (as quoted at chipsandcheese.com, H100)"
-    hgx = "NVIDIA HGX B200 at 1,000 W, dense column (as listed at glennklockwood.com/garden/processors/B200)"
+    hgx = (
+        "NVIDIA HGX B200 at 1,000 W, dense column "
+        "(as listed at glennklockwood.com/garden/processors/B200)"
+    )
     gb202 = "NVIDIA: AI TOPS {} are fp4 with sparsity, dense is half"
-    ada = "NVIDIA Ada architecture paper, dense, fp32 accumulation (as listed at waredb.com/processor/nvidia-geforce-rtx-4090)"
-    pro = "dense, as listed at hmc-tech.com (RTX PRO 6000 Blackwell); NVIDIA's 4,000 AI TOPS are fp4 with sparsity"
+    ada = (
+        "NVIDIA Ada architecture paper, dense, fp32 accumulation "
+        "(as listed at waredb.com/processor/nvidia-geforce-rtx-4090)"
+    )
+    pro = (
+        "dense, as listed at hmc-tech.com (RTX PRO 6000 Blackwell); "
+        "NVIDIA's 4,000 AI TOPS are fp4 with sparsity"
+    )
     l4 = (
-        "NVIDIA L4 data sheet: 485 (fp8), 242 (bf16) and 120 (tf32) TFLOPS are with sparsity, dense is half "
+        "NVIDIA L4 data sheet: 485 (fp8), 242 (bf16) and 120 "
+        "(tf32) TFLOPS are with sparsity, dense is half "
         "(as quoted at grokipedia.com, L4 vs L40S)"
     )
     b200 = (
@@ -86,7 +97,8 @@ def _data_sheets() -> list[Hardware]:
             "H200",
             Sourced(4.8e12, hbm3e),
             _peaks(
-                "same chip as the H100 SXM, equal peaks (NVIDIA H200 data sheet: 3,958 fp8 TFLOPS with sparsity, dense is half)",
+                "same chip as the H100 SXM, equal peaks "
+                "(NVIDIA H200 data sheet: 3,958 fp8 TFLOPS with sparsity, dense is half)",
                 fp32=66.9,
                 tf32=494.7,
                 bf16=989.4,
@@ -142,7 +154,8 @@ def _data_sheets() -> list[Hardware]:
             "Apple M1 Ultra",
             Sourced(8.0e11, "Apple, March 2022: 800 GB/s"),
             _peaks(
-                "64 GPU cores at the M1 Max's 7.96 fp32 TFLOPS per 24 cores (hmc-tech.com); fp16 runs at the same rate",
+                "64 GPU cores at the M1 Max's 7.96 fp32 TFLOPS per 24 cores (hmc-tech.com); "
+                "fp16 runs at the same rate",
                 fp32=21.2,
                 bf16=21.2,
             ),
@@ -163,7 +176,8 @@ def hardware(name: str) -> Hardware:
     """A device of the table by name. Errors: ValueError that lists the names."""
     if name not in HARDWARE:
         raise ValueError(
-            f"name: got {name!r}, takes one of {', '.join(HARDWARE)}; for another device make a Hardware from measurements"
+            f"name: got {name!r}, takes one of {', '.join(HARDWARE)}; "
+            "for another device make a Hardware from measurements"
         )
     return HARDWARE[name]
 
@@ -175,8 +189,9 @@ def floor(
     *,
     activations: bool = False,
 ) -> float:
-    """The least time these ops can take, in seconds: the longer of moving bytes and computing
-    FLOPs, op by op, summed.
+    """The least time these ops can take, in seconds.
+
+    The longer of moving bytes and computing FLOPs, op by op, summed.
 
     dtype: what the products are computed in, one name or one per part (parts left out take "bf16").
     The peaks are the data sheet's dense ones. Bytes are weights and cache. Activations are left

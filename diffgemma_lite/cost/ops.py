@@ -37,8 +37,9 @@ MODES = ("canvas", "autoregressive", "draft", "encode")
 
 @dataclass(frozen=True)
 class OpCost:
-    """One op of one step. Bytes are split by what they are: weights, keys and values of the cache,
-    activations.
+    """One op of one step.
+
+    Bytes are split by what they are: weights, keys and values of the cache, activations.
     """
 
     part: str  # as in `parameters`, and head, sampling
@@ -59,8 +60,7 @@ class OpCost:
         return self.flops / self.bytes if self.bytes else math.inf
 
 
-# ---- one step
-# ----------------------------------------------------------------------------------------------------------
+# ---- one step ------------------------------------------------------------------------------------
 
 
 def step_cost(
@@ -94,7 +94,8 @@ def step_cost(
     touched = distinct_experts(config, batch * queries) if experts is None else experts
     if not 0 < touched <= config.num_experts:
         raise ValueError(
-            f"experts: got {experts!r}, takes a number above 0, at most num_experts = {config.num_experts}"
+            f"experts: got {experts!r}, "
+            f"takes a number above 0, at most num_experts = {config.num_experts}"
         )
     ops = list(_embedding(size))
     if mode == "canvas":
@@ -118,6 +119,7 @@ def step_cost(
 
 def by_part(ops: Iterable[OpCost]) -> dict[str, OpCost]:
     """The ops of each part summed, in the order in which the parts first appear.
+
     `counted_by_torch`: all of them are.
     """
     groups: dict[str, list[OpCost]] = {}
@@ -156,7 +158,8 @@ def _by_part(weight_bytes: float | Mapping[str, float]) -> dict[str, float]:
     )
     if set(given) - set(WEIGHT_PARTS) or not all(v > 0 for v in given.values()):
         raise ValueError(
-            f"weight_bytes: got {weight_bytes!r}, takes a number above 0, or one for some of {', '.join(WEIGHT_PARTS)}"
+            f"weight_bytes: got {weight_bytes!r}, "
+            f"takes a number above 0, or one for some of {', '.join(WEIGHT_PARTS)}"
         )
     return dict.fromkeys(WEIGHT_PARTS, 2.0) | given
 
@@ -289,8 +292,9 @@ def _feed_forward(s: _Sizes, layer: int) -> Iterator[OpCost]:
 
 
 def _experts(s: _Sizes, layer: int, touched: float) -> Iterator[OpCost]:
-    """Router, then T * k rows through their experts; weights are read once for each distinct
-    expert.
+    """Router, then T * k rows through their experts.
+
+    Weights are read once for each distinct expert.
     """
     c, at, rows = s.config, f"layers.{layer}.", s.tokens * s.config.top_k_experts
     d, inner = c.hidden_size, c.moe_intermediate_size

@@ -1,4 +1,7 @@
-"""What the model weighs: parameters of each part as a function of the config. Notebooks 01 and 11."""
+"""What the model weighs: parameters of each part as a function of the config.
+
+Notebooks 01 and 11.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A prediction of measured speed: the floor, plus four numbers, each fitted on one published
-single-user figure.
+"""A prediction of measured speed.
+
+The floor, plus four numbers, each fitted on one published single-user figure.
 
 Against a fit: the four numbers have seen none of the rows they predict. `calibrate` reads four
 figures of one report (arXiv:2608.00146, section 6: one user on an H100, fp8 weights), `predict`
@@ -84,14 +85,19 @@ class Precision:
 _LINEAR = ("attention", "dense_mlp", "experts")
 PRECISIONS = {
     "BF16": Precision("google/diffusiongemma-26B-A4B-it: everything in bf16"),
-    "FP8": Precision("RedHatAI FP8-dynamic card: all linears but head, embedding, router and self-conditioning",
+    "FP8": Precision("RedHatAI FP8-dynamic card: all linears but head, embedding, router and "
+                     "self-conditioning",
                      dict.fromkeys(_LINEAR, 1.0), dict.fromkeys(_LINEAR, "fp8")),
-    "NVFP4": Precision("nvidia NVFP4 card: only the routed experts, at 4.5 bits with their scales; cache in fp8",
+    "NVFP4": Precision("nvidia NVFP4 card: only the routed experts, at 4.5 bits with their scales; "
+                       "cache in fp8",
                        {"experts": 4.5 / 8}, {"experts": "fp4"}, kv_bytes=1.0),
-    "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, computed in 16 bits",
-                       dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"), 4.5 / 8)),
+    "4-bit": Precision("everything at 4 bits and a 16-bit scale and offset per 64, "
+                       "computed in 16 bits",
+                       dict.fromkeys((*_LINEAR, "embedding", "router", "self_conditioning"),
+                                     4.5 / 8)),
     "FP32": Precision("float32 throughout, as the small models of this package run on a CPU",
-                      dict.fromkeys(WEIGHT_PARTS, 4.0), kv_bytes=4.0, activation_bytes=4.0, base="fp32"),
+                      dict.fromkeys(WEIGHT_PARTS, 4.0), kv_bytes=4.0, activation_bytes=4.0,
+                      base="fp32"),
 }  # fmt: skip
 
 
@@ -110,7 +116,8 @@ MODES = {"diffusion": "canvas", "autoregressive": "autoregressive"}
 REPORT_PREFIX = 4096 + 512  # 4,096 in, 1,024 out: the mean prefix while the answer is written
 OTHER_PREFIX = (
     1024 + 512
-    # where a source does not say: as in the public vLLM benchmark (1,024 in, 1,024 out; vllm PR 46212)
+    # where a source does not say: as in the public vLLM benchmark (1,024 in, 1,024 out; vllm
+    # PR 46212)
 )
 
 
@@ -186,8 +193,9 @@ def calibrate(config: Config, figures: Mapping[str, float] | None = None) -> Cal
 
 @dataclass(frozen=True)
 class Prediction:
-    """One published row beside what the model says. Rates are tokens kept per second, all users
-    together.
+    """One published row beside what the model says.
+
+    Rates are tokens kept per second, all users together.
     """
 
     row: Mapping[str, str]

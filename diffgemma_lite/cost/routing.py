@@ -17,8 +17,9 @@ from ..config import Config
 
 @functools.lru_cache(maxsize=256)
 def inclusion(config: Config, skew: float) -> tuple[float, ...]:
-    """Chance of each expert, from most to least popular, to be among a token's top k; they sum to
-    k.
+    """Chance of each expert, from most to least popular, to be among a token's top k.
+
+    They sum to k.
 
     Popularity falls as rank ** -skew. A token's k experts are the k first to arrive when expert e
     arrives at rate popularity(e) (top-k of noisy scores is the same race), so an expert is in by
@@ -61,12 +62,15 @@ def distinct_experts(
 
 
 def fit_skew(config: Config, tokens: int, distinct: float) -> float:
-    """The skew under which `tokens` tokens touch `distinct` experts. Published: 84 of 128 for a
-    canvas of 256 (arXiv:2608.00146, section 6, on PG-19)."""
+    """The skew under which `tokens` tokens touch `distinct` experts.
+
+    Published: 84 of 128 for a canvas of 256 (arXiv:2608.00146, section 6, on PG-19).
+    """
     most = distinct_experts(config, tokens)
     if not config.top_k_experts < distinct <= most:
         raise ValueError(
-            f"distinct: got {distinct!r}, takes more than top_k_experts = {config.top_k_experts}, at most {most:.4g}"
+            f"distinct: got {distinct!r}, "
+            f"takes more than top_k_experts = {config.top_k_experts}, at most {most:.4g}"
         )
     low, high = 0.0, 8.0
     for _ in range(60):

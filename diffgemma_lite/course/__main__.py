@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         problems += faults(notebook)
         bad += bool(problems)
         print(
-            f"{path.name}: {len(problems) or 'no'} fault{'s' * (len(problems) != 1)}, {time.perf_counter() - start:.1f} s"
+            f"{path.name}: {len(problems) or 'no'} fault{'s' * (len(problems) != 1)}, "
+            f"{time.perf_counter() - start:.1f} s"
         )
         print("".join(f"  {problem}\n" for problem in problems), end="", flush=True)
     return 1 if bad else 0

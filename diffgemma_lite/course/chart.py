@@ -1,5 +1,6 @@
-"""A chart: lines with their intervals as a picture, and the same numbers as a table below it. Used
-by notebook 07.
+"""A chart: lines with their intervals as a picture, and the same numbers as a table below it.
+
+Used by notebook 07.
 
 The picture is an SVG inside an img, which needs no script and survives where markup is cleaned;
 shapes and dashes tell the lines apart without colour. It brings its own light ground, because a
@@ -38,8 +39,9 @@ def chart(
     digits: int = 3,
     from_zero: bool = True,
 ) -> Figure:
-    """Lines over the values of x, which stand evenly spaced in the order given. At most four series
-    of len(x) points.
+    """Lines over the values of x, which stand evenly spaced in the order given.
+
+    At most four series of len(x) points.
     """
     if not 1 <= len(series) <= len(STYLES):
         raise ValueError(f"series: got {len(series)}, takes 1 to {len(STYLES)}")
@@ -59,7 +61,10 @@ def chart(
     words = (
         f"Chart of {y_name} over {x_name}: {', '.join(lines)}. The table below holds its numbers."
     )
-    image = f'<img alt="{html.escape(words, quote=True)}" style="max-width:100%" src="data:image/svg+xml;base64,{picture}">'
+    image = (
+        f'<img alt="{html.escape(words, quote=True)}" style="max-width:100%" '
+        f'src="data:image/svg+xml;base64,{picture}">'
+    )
     rows = [
         (str(v), *(_say(points[i], digits) for points in lines.values())) for i, v in enumerate(x)
     ]
@@ -114,7 +119,8 @@ def _svg(
     parts = [f'<rect width="{WIDE}" height="{HIGH}" rx="4" fill="#fdfcf9"/>']
     for tick in ticks:
         parts.append(
-            f'<line x1="{LEFT}" x2="{right}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" stroke="#dedbd2"/>'
+            f'<line x1="{LEFT}" x2="{right}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" '
+            'stroke="#dedbd2"/>'
         )
         parts.append(_text(LEFT - 6, up(tick) + 4, f"{tick:.{decimals}f}", "end"))
     parts += [_text(across(i), bottom + 17, name, "middle") for i, name in enumerate(names)]

@@ -1,5 +1,6 @@
-"""The exercise of notebook 05: which tokens the canvas sees on a sliding layer. Its truth is the
-model's own mask.
+"""The exercise of notebook 05: which tokens the canvas sees on a sliding layer.
+
+Its truth is the model's own mask.
 """
 
 from __future__ import annotations
@@ -55,29 +56,35 @@ CANVAS_WINDOW = Exercise(
         ),
         Mistake(
             lambda f: f(12, 8, 8).shape != (8, 20),
-            "The shape is not [canvas, prefix + canvas]: a row for each canvas position that looks, a column for each token it "
+            "The shape is not [canvas, prefix + canvas]: "
+            "a row for each canvas position that looks, a column for each token it "
             "may look at, the prefix first.",
         ),
         Mistake(
             lambda f: not f(12, 8, 8)[:, 12:].all(),
-            "Some canvas position does not see another one. The decoder is bidirectional: the last columns are all True.",
+            "Some canvas position does not see another one. "
+            "The decoder is bidirectional: the last columns are all True.",
         ),
         Mistake(
             lambda f: bool((f(12, 8, 8)[:, :12] != f(12, 8, 8)[:1, :12]).any()),
-            "The rows differ. A band that slides with the row is the encoder's; the canvas shares one view of the prefix, a "
+            "The rows differ. A band that slides with the row is the encoder's; "
+            "the canvas shares one view of the prefix, a "
             "rectangle.",
         ),
         Mistake(
             lambda f: bool(f(12, 8, 8)[:, :12].all()),
-            "The canvas sees the whole prefix. That is a full layer; a sliding layer shows the end of the prefix only.",
+            "The canvas sees the whole prefix. That is a full layer; "
+            "a sliding layer shows the end of the prefix only.",
         ),
         Mistake(
             lambda f: bool(f(12, 8, 8)[:, 4:12].all()) and not f(12, 8, 8)[:, :4].any(),
-            "One token too many: W of the prefix. A window of W counts the token that looks, so W - 1 before it are left.",
+            "One token too many: W of the prefix. "
+            "A window of W counts the token that looks, so W - 1 before it are left.",
         ),
         Mistake(
             lambda f: bool(f(12, 8, 8)[:, :7].all()) and not f(12, 8, 8)[:, 7:12].any(),
-            "The right number of tokens at the wrong end: the window holds the prefix tokens nearest to the canvas.",
+            "The right number of tokens at the wrong end: "
+            "the window holds the prefix tokens nearest to the canvas.",
         ),
         Mistake(
             _differs(12, 8, 8),
@@ -85,16 +92,19 @@ CANVAS_WINDOW = Exercise(
         ),
         Mistake(
             _differs(3, 8, 8),
-            "Right for a prefix of 12, wrong for one of 3, which is shorter than the window: look for a slice whose start "
+            "Right for a prefix of 12, wrong for one of 3, which is shorter than the window: "
+            "look for a slice whose start "
             "becomes negative.",
         ),
         Mistake(
             lambda f: any(
                 _differs(*sizes)(f) for sizes in ((7, 4, 8), (8, 4, 8), (20, 2, 5), (1, 1, 2))
             ),
-            "Right for one window, wrong for another size. Use the arguments and no number of your own.",
+            "Right for one window, wrong for another size. "
+            "Use the arguments and no number of your own.",
         ),
     ),
-    praise="Equal to decoder_masks for prefixes shorter than, as long as and longer than the window.",
+    praise="Equal to decoder_masks for prefixes shorter than, "
+    "as long as and longer than the window.",
     picture=_draw_rectangle,
 )

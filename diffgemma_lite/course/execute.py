@@ -34,8 +34,9 @@ TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-HJKSTfhl]")  # cursor movements; colour
 
 
 def find(names: list[str], folder: Path = NOTEBOOKS) -> list[Path]:
-    """The notebooks the names stand for, all of the folder's where there are none. ValueError names
-    what matches nothing.
+    """The notebooks the names stand for, all of the folder's where there are none.
+
+    ValueError names what matches nothing.
     """
     every = sorted(folder.glob("*.ipynb"))
     chosen: list[Path] = []
@@ -48,7 +49,8 @@ def find(names: list[str], folder: Path = NOTEBOOKS) -> list[Path]:
         )
         if not matches:
             raise ValueError(
-                f"names: {name!r} is no notebook; take a path or one of {', '.join(p.stem for p in every)}"
+                f"names: {name!r} is no notebook; "
+                f"take a path or one of {', '.join(p.stem for p in every)}"
             )
         chosen += matches
     return chosen if names else every
@@ -149,8 +151,9 @@ def is_text(kind: str) -> bool:
 
 
 def last_lines(text: str) -> str:
-    """What a terminal shows at the end: of a line that was drawn over and over (a progress bar),
-    the last drawing.
+    """What a terminal shows at the end.
+
+    Of a line that was drawn over and over (a progress bar), the last drawing.
     """
     lines = TERMINAL.sub("", text).replace("\r\n", "\n").split("\n")
     return "\n".join(
@@ -159,8 +162,9 @@ def last_lines(text: str) -> str:
 
 
 def hide_paths(text: str) -> str:
-    """The folders of this machine by what they are: the repository, the environment, the temporary
-    folder, the home.
+    """The folders of this machine by what they are.
+
+    The repository, the environment, the temporary folder, the home.
     """
     text = re.sub(r"[^\s\"'<>]*ipykernel_\d+[\\/]+\d+\.py", "cell.py", text)
     places = {"~/diffgemma_lite": ROOT, "~/temporary": tempfile.gettempdir(), "~": Path.home()}

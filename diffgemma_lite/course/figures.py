@@ -32,7 +32,10 @@ PALETTE = {
     "decoder": "#882255",
 }
 SEEN, UNSEEN = "■", "·"
-_CELL = "width:17px;min-width:17px;height:17px;padding:0;text-align:center;line-height:17px;font-size:11px"
+_CELL = (
+    "width:17px;min-width:17px;height:17px;padding:0;text-align:center;line-height:17px;"
+    "font-size:11px"
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ def grid(
     ]
     if len(marks) != len(rows) or any(len(row) != len(columns) for row in marks):
         raise ValueError(
-            f"marks: got {len(marks)} x {len(marks[0])}, takes {len(rows)} rows x {len(columns)} columns"
+            f"marks: got {len(marks)} x {len(marks[0])}, "
+            f"takes {len(rows)} rows x {len(columns)} columns"
         )
     names = list(range(len(rows))) if names is None else list(names)
     groups = [(role, len(list(run))) for role, run in groupby(columns)]
@@ -117,7 +121,10 @@ def grid(
             for m, column in zip(row, columns, strict=True)
         ]
         lines.append(f"<tr>{_td(name, role, label, 'th')}{''.join(painted)}</tr>")
-    body = f'<table style="border-collapse:separate;border-spacing:1px;margin:2px 0">{"".join(lines)}</table>'
+    body = (
+        '<table style="border-collapse:separate;border-spacing:1px;margin:2px 0">'
+        f"{''.join(lines)}</table>"
+    )
     width = max(len(str(name)) for name in names)
     over = " ".join(f"{role[: 2 * n - 1]:<{2 * n - 1}}" for role, n in groups)
     text = [
@@ -142,16 +149,16 @@ def table(
     note: str = "",
     roles: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Facts in rows. `roles` maps a header or a value of the first column to the role whose colour
-    it wears.
+    """Facts in rows.
+
+    `roles` maps a header or a value of the first column to the role whose colour it wears.
     """
     roles = roles or {}
     cell = "text-align:left;padding:3px 10px;vertical-align:top"
     lines = [f"<tr>{''.join(_td(h, roles.get(h), cell, 'th') for h in header)}</tr>"]
     for first, *others in rows:
-        lines.append(
-            f"<tr>{_td(first, roles.get(str(first)), cell, 'th')}{''.join(_td(o, None, cell) for o in others)}</tr>"
-        )
+        name = _td(first, roles.get(str(first)), cell, "th")
+        lines.append(f"<tr>{name}{''.join(_td(o, None, cell) for o in others)}</tr>")
     body = f'<table style="margin:2px 0">{"".join(lines)}</table>'
     everything = [[str(value) for value in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in everything) for i in range(len(header))]
@@ -174,8 +181,9 @@ def beside(*figures: Figure) -> Figure:
 
 
 def seen(mask: Mask, queries: int, keys: int) -> Bool[Tensor, "queries keys"]:
-    """What a `Mask` lets each query look at, over all keys: the prefix from position 0 on, then the
-    pass's own tokens.
+    """What a `Mask` lets each query look at, over all keys.
+
+    The prefix from position 0 on, then the pass's own tokens.
     """
     full = torch.zeros(queries, keys, dtype=torch.bool)
     if mask.allowed is not None:
@@ -214,7 +222,10 @@ class Source:
         return f"# {self.where}\n{self.code}"
 
 
-_PRE = "margin:2px 0 8px 0;font-family:monospace;font-size:12px;line-height:1.4;overflow-x:auto;white-space:pre"
+_PRE = (
+    "margin:2px 0 8px 0;font-family:monospace;font-size:12px;line-height:1.4;overflow-x:auto;"
+    "white-space:pre"
+)
 _EDITOR = {
     "Token.Keyword": "keyword",
     "Token.Operator.Word": "keyword",
@@ -225,8 +236,9 @@ _EDITOR = {
 
 
 def source(thing: Any, first: str = "", last: str = "") -> Source:
-    """The code of a function or class as it runs: from the line that holds `first` to the next that
-    holds `last`.
+    """The code of a function or class as it runs.
+
+    From the line that holds `first` to the next that holds `last`.
 
     Errors: ValueError when the code has no such line, so that a notebook cannot show what is no
     longer there.

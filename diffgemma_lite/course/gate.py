@@ -1,5 +1,6 @@
-"""What keeps a notebook from being committed: each rule is here once, and a test shows each one
-refusing something.
+"""What keeps a notebook from being committed.
+
+Each rule is here once, and a test shows each one refusing something.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def code_faults(cell: NotebookNode, number: int) -> list[str]:
     found = []
     if cell.source.strip() and cell.execution_count != number:
         found.append(
-            f"execution count is {cell.execution_count}, not {number}: the notebook was not run from top to bottom"
+            f"execution count is {cell.execution_count}, not {number}: "
+            "the notebook was not run from top to bottom"
         )
     for output in cell.outputs:
         if output.output_type == "error" and "raises-exception" not in cell.metadata.get(
@@ -74,7 +76,8 @@ def output_faults(output: NotebookNode) -> list[str]:
         found.append("output holds a widget view, which a reader sees as an error (run tidy)")
     if PLOTLY in data and PNG not in data:
         found.append(
-            "output holds a plotly figure without a picture, which no page or slide shows (run tidy)"
+            "output holds a plotly figure without a picture, "
+            "which no page or slide shows (run tidy)"
         )
     size = len(json.dumps(output, ensure_ascii=False).encode())
     if size > MAX_OUTPUT:
@@ -98,8 +101,11 @@ def output_faults(output: NotebookNode) -> list[str]:
 
 
 class _Addresses(HTMLParser):
-    """Collects what an attribute, a script or a style sheet points to. Text, and data that a script
-    reads, may name anything: a model trained on prose writes addresses too."""
+    """Collects what an attribute, a script or a style sheet points to.
+
+    Text, and data that a script reads, may name anything: a model trained on prose writes addresses
+    too.
+    """
 
     def __init__(self) -> None:
         super().__init__()

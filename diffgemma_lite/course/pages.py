@@ -1,5 +1,6 @@
-"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index;
-or as slides.
+"""The course as pages: one HTML file per notebook, its pictures and players inside, and an index.
+
+Or as slides.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ OFFLINE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}
 {%- block notebook_css -%}
 {{ super() }}
-{{ resources.include_css("static/theme-dark.css") | replace('type="text/css"', 'media="screen and (prefers-color-scheme: dark)"') }}
+{{ resources.include_css("static/theme-dark.css") \
+| replace('type="text/css"', 'media="screen and (prefers-color-scheme: dark)"') }}
 <style>
 @media screen { html { color-scheme: light dark; } }
 body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
@@ -33,7 +35,10 @@ body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
 # A plotly figure: its picture (and tables, if it brings some) first; the script takes the picture's
 # place.
-FIGURE = """<div data-plotly="waiting">{still}<div></div><script type="application/json">{figure}</script></div>"""
+FIGURE = (
+    '<div data-plotly="waiting">{still}<div></div>'
+    '<script type="application/json">{figure}</script></div>'
+)
 DRAW = """<script>{plotly}</script><script>
 for (const host of document.querySelectorAll("[data-plotly]")) {
   const [stage, code] = [...host.children].slice(-2), {data, layout} = JSON.parse(code.textContent);
@@ -55,9 +60,10 @@ INDEX = """<!doctype html>
 
 
 def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path]:
-    """Writes the pages and index.html into the folder and returns them. With `formulas` each page
-    loads from the network the script that typesets formulas; without it a page loads nothing, and
-    formulas stay as they were typed.
+    """Writes the pages and index.html into the folder and returns them.
+
+    With `formulas` each page loads from the network the script that typesets formulas; without it a
+    page loads nothing, and formulas stay as they were typed.
     """
     from nbconvert import HTMLExporter
 
@@ -97,8 +103,9 @@ def export(paths: list[Path], folder: Path, formulas: bool = False) -> list[Path
 
 
 def slides(paths: list[Path], folder: Path) -> list[Path]:
-    """A presentation per notebook, a slide from each heading to the next (### goes down, not on);
-    returns the files.
+    """A presentation per notebook, a slide from each heading to the next (### goes down, not on).
+
+    Returns the files.
 
     The script that turns pages comes from the network; without it a file shows everything, one
     thing below another.
@@ -126,8 +133,9 @@ def slides(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def _at_headings(cell: NotebookNode) -> list[NotebookNode]:
-    """A text cell in parts that each begin with a heading (but for the first); any other cell as it
-    is.
+    """A text cell in parts that each begin with a heading (but for the first).
+
+    Any other cell as it is.
     """
     if cell.cell_type != "markdown" or "```" in cell.source:  # a # in a block of code is no heading
         return [cell]
@@ -138,8 +146,9 @@ def _at_headings(cell: NotebookNode) -> list[NotebookNode]:
 
 
 def with_figure(output: NotebookNode) -> str:
-    """HTML of an output with a plotly figure: what it shows without script, and the figure for the
-    script at the page's end.
+    """HTML of an output with a plotly figure.
+
+    What it shows without script, and the figure for the script at the page's end.
     """
     still, picture = output.data.get("text/html", ""), output.data.get(PNG)
     if not still and picture:
@@ -168,7 +177,8 @@ def with_pictures(source: str, folder: Path) -> str:
         kind, _ = mimetypes.guess_type(match[2])
         if not (kind or "").startswith("image/") or not (folder / match[2]).is_file():
             return match[0]
-        return f"{match[1]}data:{kind};base64,{base64.b64encode((folder / match[2]).read_bytes()).decode()}{match[3]}"
+        picture = base64.b64encode((folder / match[2]).read_bytes()).decode()
+        return f"{match[1]}data:{kind};base64,{picture}{match[3]}"
 
     return PICTURE.sub(embed, source)
 

@@ -29,8 +29,9 @@ SVG_PICTURE = re.compile(r'(<img\b[^>]*\bsrc=")data:image/svg\+xml;base64,[^"]*(
 
 
 def add_pictures(notebook: NotebookNode) -> list[str]:
-    """Changes the notebook in place. Returns why figures stay without a picture: one sentence, or
-    none where all have one.
+    """Changes the notebook in place.
+
+    Returns why figures stay without a picture: one sentence, or none where all have one.
     """
     outputs = [
         output
@@ -62,7 +63,10 @@ def add_pictures(notebook: NotebookNode) -> list[str]:
 
 
 async def _add(output: NotebookNode, artist) -> None:
-    """The largest picture that fits; html, which a page prefers to a picture, shows it too where it has a place for one."""
+    """The largest picture that fits.
+
+    Html, which a page prefers to a picture, shows it too where it has a place for one.
+    """
     figure, size = still(output.data[PLOTLY])
     page = "".join(output.data.get("text/html", ""))
     for scale, in_page in [(scale, True) for scale in SCALES] + [(SCALES[-1], False)]:

@@ -18,8 +18,9 @@ def board(
     *,
     title: str = "",
 ) -> Figure:
-    """Clues are underlined; a written digit that differs from the solution has ✗ behind it; an
-    empty cell is a dot.
+    """Clues are underlined; a written digit that differs from the solution has ✗ behind it.
+
+    An empty cell is a dot.
 
     clues, written, solution: n * n digits, 0 for empty; `written` counts where there is no clue.
     """
@@ -40,7 +41,10 @@ def board(
                 2 if (k + 1) % size == 0 else 0.5 for k, size in ((r, high), (c, wide))
             )
             edges = f"border-right:{beside}px solid #777;border-bottom:{below}px solid #777"
-            edges += f";border-top:{2 if r == 0 else 0}px solid #777;border-left:{2 if c == 0 else 0}px solid #777"
+            edges += (
+                f";border-top:{2 if r == 0 else 0}px solid #777;"
+                f"border-left:{2 if c == 0 else 0}px solid #777"
+            )
             cells.append(f'<td style="{_SIZE};{edges}">{mark}</td>')
             words.append(said)
         rows.append(f"<tr>{''.join(cells)}</tr>")

@@ -1,5 +1,6 @@
-"""Predict, then reveal; and exercises whose check names the mistake. Used by every notebook, walked
-by none.
+"""Predict, then reveal; and exercises whose check names the mistake.
+
+Used by every notebook, walked by none.
 
 Both answer with a `Figure` and never raise, so that Run All goes on over a blank guess or an
 unfinished exercise.
@@ -35,7 +36,10 @@ def reveal(
             "not done yet", "Write your guess into the cell above and run both cells again."
         )
         answer = html.escape(f"Measured: {measured}. {because}")
-        fold = f"<details><summary>Without a kernel: make your guess, then look here</summary>{answer}</details>"
+        fold = (
+            "<details><summary>Without a kernel: make your guess, then look here</summary>"
+            f"{answer}</details>"
+        )
         return Figure(asked.html + fold, asked.text)
     if _plain(guess) == _plain(measured):
         return feedback("right", f"You said {guess}, measured: {measured}. {because}")
@@ -71,8 +75,9 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Exercise:
-    """trial(answer) is one call of the student's function, None while it is blank; mistakes stand
-    in order of dependence.
+    """trial(answer) is one call of the student's function, None while it is blank.
+
+    Mistakes stand in order of dependence.
     """
 
     trial: Callable[[Callable], Any]
@@ -82,8 +87,9 @@ class Exercise:
 
 
 def check(answer: Callable, exercise: Exercise) -> Figure:
-    """The first mistake that the answer makes, or that it makes none. Never raises: an error of the
-    answer is shown.
+    """The first mistake that the answer makes, or that it makes none.
+
+    Never raises: an error of the answer is shown.
     """
     try:
         if exercise.trial(answer) is None:

@@ -1,5 +1,6 @@
-"""What notebook 06 trains live, and how it looks at it: a tiny language of Python lines, the
-training mask, loss by noise level.
+"""What notebook 06 trains live, and how it looks at it.
+
+A tiny language of Python lines, the training mask, loss by noise level.
 
 The language: the prompt names an operation and a list, the canvas holds the line of Python that
 does it, with a variable of the writer's choice. So what is right is known (the choice must be the
@@ -28,8 +29,9 @@ from ..sampler import SamplerConfig
 from .figures import Figure, grid, seen
 
 LINES = {
-    "squares": "[ $ * $ for $ in # ]", "halves": "[ $ / 2 for $ in # ]", "positive": "[ $ for $ in # if $ > 0 ]",
-    "total": "sum ( $ for $ in # )", "count": "sum ( 1 for $ in # if $ )", "table": "{ $ : $ + 1 for $ in # }",
+    "squares": "[ $ * $ for $ in # ]", "halves": "[ $ / 2 for $ in # ]",
+    "positive": "[ $ for $ in # if $ > 0 ]", "total": "sum ( $ for $ in # )",
+    "count": "sum ( 1 for $ in # if $ )", "table": "{ $ : $ + 1 for $ in # }",
 }  # fmt: skip
 LISTS = ("rows", "prices", "sizes", "ages", "marks", "days", "steps", "words", "counts", "scores")
 NAMES = ("a", "b", "i", "k", "n", "v", "x", "y")
@@ -145,8 +147,9 @@ def watch(
     show: Callable[[], object],
     stop_at: int | None = None,
 ) -> tuple[list[dict], Callable[[dict], bool]]:
-    """(points, on_log for `train`): every `each` steps the log entry with the share right is added,
-    and show() is called.
+    """(points, on_log for `train`).
+
+    Every `each` steps the log entry with the share right is added, and show() is called.
 
     stop_at: the step at which training is told to stop, as Ctrl-C would.
     """
@@ -170,8 +173,9 @@ def loss_by_level(
     told: bool = False,
     seed: int = 0,
 ) -> list[dict]:
-    """Denoising loss (nats) of the first canvas at each noise level: all, changed and unchanged
-    positions, over examples.
+    """Denoising loss (nats) of the first canvas at each noise level.
+
+    All, changed and unchanged positions, over examples.
 
     told: with self-conditioning, from a first look at the same canvas. The noise is the same for
     every model and call.
@@ -232,14 +236,20 @@ def layout_figure(prompt: int, canvas: int, canvases: int, title: str = "") -> F
     marks = layout_mask(prompt, canvas, canvases)
     names = [f"canvas {k + 1}" for k in range(canvases) for _ in range(canvas)]
     columns = ["prefix"] * prompt + ["encoder"] * (canvases * canvas) + ["canvas"] * canvas
-    note = "prefix: the prompt; encoder: the clean answer in the cache; canvas: the noisy canvas itself. ■ is seen."
+    note = (
+        "prefix: the prompt; encoder: the clean answer in the cache; "
+        "canvas: the noisy canvas itself. ■ is seen."
+    )
     return grid(
         marks, rows=["canvas"] * len(names), columns=columns, names=names, title=title, note=note
     )
 
 
 def encoder_figure(length: int, prompt: int, title: str = "") -> Figure:
-    """What the encoder's pass over prompt and clean answer sees on a full layer: from its own mask."""
+    """What the encoder's pass over prompt and clean answer sees on a full layer.
+
+    From its own mask.
+    """
     mask = encoder_masks(Config.preset("tiny"), None, length, None, torch.device("cpu"))[FULL]
     roles = ["prefix"] * prompt + ["encoder"] * (length - prompt)
     return grid(seen(mask, length, length), rows=roles, columns=roles, title=title)

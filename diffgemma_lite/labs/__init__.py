@@ -1,3 +1,4 @@
-"""Experiments: one folder each, of one shape (data, train, evaluate, card); what they share stands
-beside the folders.
+"""Experiments: one folder each, of one shape (data, train, evaluate, card).
+
+What they share stands beside the folders.
 """

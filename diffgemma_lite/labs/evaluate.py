@@ -1,5 +1,6 @@
-"""How good is a text model? Losses on held-out modules, by noise level, and what its canvases look
-like. With n and intervals.
+"""How good is a text model?
+
+Losses on held-out modules, by noise level, and what its canvases look like. With n and intervals.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def mean_and_interval(values: Tensor) -> dict[str, float]:
 def evaluate(
     model: DiffusionGemma, examples: Sequence, *, batch_size: int = 32, seed: int = 0
 ) -> dict:
-    """Denoising and encoder loss in nats, with the noise that (seed, epoch 0, example) draws; also
-    by noise level t.
+    """Denoising and encoder loss in nats, with the noise that (seed, epoch 0, example) draws.
+
+    Also by noise level t.
 
     The denoising loss is not a likelihood: it averages over corrupted and clean positions, without
     the weights a bound needs.

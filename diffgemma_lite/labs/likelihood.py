@@ -1,5 +1,6 @@
-"""How likely is a text? A bound in bits for uniform-state diffusion, beside the exact number of the
-autoregressive mode.
+"""How likely is a text?
+
+A bound in bits for uniform-state diffusion, beside the exact number of the autoregressive mode.
 
 Going back from pure noise in N steps, each a draw from `noise.posterior` with the model's belief,
 is a chain of draws whose probability of ending in a given text can be bounded: for a path x_1 ..
@@ -93,8 +94,9 @@ def bound(
 
 
 def model_denoiser(model, cache, self_conditioning: bool = True) -> Denoiser:
-    """The decoder as a denoiser. It is not told the noise level. With self-conditioning it looks
-    twice, as in training.
+    """The decoder as a denoiser.
+
+    It is not told the noise level. With self-conditioning it looks twice, as in training.
     """
 
     def believe(x_t: Tensor, t: Tensor) -> Tensor:
@@ -129,8 +131,9 @@ def text_likelihood(
     batch_size: int = 32,
     seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Bits per token of each answer's first canvas: the bound, the autoregressive mode's exact
-    number, their difference.
+    """Bits per token of each answer's first canvas.
+
+    The bound, the autoregressive mode's exact number, their difference.
 
     Both are asked for the same tokens: the answer and its end token, or its first C tokens. A
     canvas is longer: the bound pays for the fill of end tokens too and is divided by the tokens
@@ -196,8 +199,9 @@ def ratio(amounts: Tensor, counts: Tensor) -> dict[str, float]:
 
 
 def toy_bound(world: World, steps: int, beliefs: Callable[[float], Tensor] | None = None) -> float:
-    """The bound in a toy world without any drawing, nats per text, averaged over its texts. None:
-    the exact belief, told t.
+    """The bound in a toy world without any drawing, nats per text, averaged over its texts.
+
+    None: the exact belief, told t.
 
     beliefs(t): what is believed in each of the S canvases, [S, C, V].
     """

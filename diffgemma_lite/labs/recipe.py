@@ -66,8 +66,9 @@ class Recipe:
         return flatten_scores(model) if self.flat_attention else model
 
     def first_stage(self) -> Recipe | None:
-        """The stage whose weights this training starts from: the same recipe with what "first"
-        changes in data and train.
+        """The stage whose weights this training starts from.
+
+        The same recipe with what "first" changes in data and train.
         """
         if "first" not in self.plan:
             return None
@@ -75,7 +76,8 @@ class Recipe:
         unknown = sorted(set(changes) - {"about", "until", "data", "train", "first"})
         if unknown or "until" not in changes:
             raise ValueError(
-                f"first: got {', '.join(changes)}, takes until, and any of about, data, train, first"
+                f"first: got {', '.join(changes)}, "
+                "takes until, and any of about, data, train, first"
             )
         plan = {name: value for name, value in self.plan.items() if name != "first"}
         plan |= {part: plan[part] | changes.get(part, {}) for part in ("data", "train")}
@@ -85,7 +87,8 @@ class Recipe:
         until, each, most = changes["until"], stage.training.log_every, stage.training.steps
         if not isinstance(until, int) or not 0 < until <= most or until % each:
             raise ValueError(
-                f"first.until: got {until!r}, takes a multiple of log_every = {each} from {each} to steps = {most}"
+                f"first.until: got {until!r}, "
+                f"takes a multiple of log_every = {each} from {each} to steps = {most}"
             )
         return stage
 
@@ -139,7 +142,8 @@ class Recipe:
                 or not all(share > 0 for share in shares.values())
             ):
                 raise ValueError(
-                    f"data.shares: got {shares}, takes numbers above 0 for some of {', '.join(templates.FAMILIES)}"
+                    f"data.shares: got {shares}, "
+                    f"takes numbers above 0 for some of {', '.join(templates.FAMILIES)}"
                 )
             count = {
                 family: int(data["records"] * share / sum(shares.values()))
@@ -156,8 +160,9 @@ class Recipe:
 
 
 def train_recipe(recipe: str | Path, out: str | Path, device: str = "cpu") -> None:
-    """Train to the end; if `out` holds a checkpoint, from there. An earlier stage, if there is one,
-    in `out`/first.
+    """Train to the end; if `out` holds a checkpoint, from there.
+
+    An earlier stage, if there is one, in `out`/first.
     """
     it, device = Recipe(recipe), check_device("device", device)
     _train(it, it.new_model().to(device), Path(out), it.training.steps)
@@ -250,7 +255,8 @@ def _of_python(it: Recipe) -> Recipe:
     """The scores and the card of this file speak of Python."""
     if it.kind != "python":
         raise ValueError(
-            f"recipe: {it.path} has kind {it.kind!r}, takes 'python' (structured.finish scores records)"
+            f"recipe: {it.path} has kind {it.kind!r}, "
+            "takes 'python' (structured.finish scores records)"
         )
     return it
 
@@ -263,8 +269,9 @@ def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
 
 
 def holes_of_stages(it: Recipe, out: Path) -> list[dict]:
-    """{"steps", "infill"} of each stage before the last one, the first one first: the same holes as
-    in the text scores.
+    """{"steps", "infill"} of each stage before the last one, the first one first.
+
+    The same holes as in the text scores.
     """
     corpus, plan = _test_texts(it)
     pairs, found = list(zip(corpus, it.examples("test"), strict=True)), []

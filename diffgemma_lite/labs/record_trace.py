@@ -15,7 +15,10 @@ import torch
 
 from .. import DiffusionGemma, SamplerConfig, Trace, generate
 
-PROMPT_HELP = r"the text to go on from; every \n typed in it, a backslash and an n, becomes a new line, also inside quotes"
+PROMPT_HELP = (
+    r"the text to go on from; every \n typed in it, a backslash and an n, becomes a new line, "
+    r"also inside quotes"
+)
 
 
 def record_trace(folder: str | Path, task: str, prompt: str, seed: int) -> Trace:
@@ -64,7 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
         given.checkpoint, given.task, given.prompt.replace("\\n", "\n"), given.seed
     )
     print(
-        f"{trace.save(given.trace)}: {int(trace.canvases[0].steps[0])} steps, {len(trace.tokens[0])} tokens kept"
+        f"{trace.save(given.trace)}: {int(trace.canvases[0].steps[0])} steps, "
+        f"{len(trace.tokens[0])} tokens kept"
     )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 
 def share(hits: int, n: int) -> dict[str, float]:
-    """{"n", "share", "low", "high"}: a share with its 95% interval (Wilson's, which stays inside 0
-    to 1).
+    """{"n", "share", "low", "high"}.
+
+    A share with its 95% interval (Wilson's, which stays inside 0 to 1).
     """
     if not 0 <= hits <= n or n < 1:
         raise ValueError(f"hits, n: got {hits}, {n}, takes 0 <= hits <= n, n >= 1")
@@ -44,8 +45,9 @@ def named_weights(folder: Path) -> dict[str, str]:
 
 
 def begun_scores(path: Path, base: Path) -> dict[str, Any]:
-    """What scores.json holds so far, or a new start. Errors: ValueError if it is about other
-    weights.
+    """What scores.json holds so far, or a new start.
+
+    Errors: ValueError if it is about other weights.
     """
     weights = named_weights(base)
     scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -53,8 +53,9 @@ def posterior_step(
     pinned_ids: Int[Tensor, "b c"] | None = None,
     ended: Bool[Tensor, "b"] | None = None,
 ) -> Step:
-    """One step back along the exact reverse of uniform-state noise. Every draw is kept: `accepted`
-    is True everywhere.
+    """One step back along the exact reverse of uniform-state noise.
+
+    Every draw is kept: `accepted` is True everywhere.
 
     The entropy bound is not used; temperature, stop rule, pinned and finished rows work as in
     `denoise_step`.
@@ -101,8 +102,9 @@ def masked_step(
     pinned_ids: Int[Tensor, "b c"] | None = None,
     ended: Bool[Tensor, "b"] | None = None,
 ) -> Step:
-    """Draw tokens for the surest masked positions (see `unmask`) and freeze them; everything else
-    stays a mask.
+    """Draw tokens for the surest masked positions (see `unmask`) and freeze them.
+
+    Everything else stays a mask.
 
     Pass it as functools.partial(masked_step, mask_id=...), with initial_canvas=torch.full((B, C),
     mask_id): what is no mask counts as written. `argmax` is what would be committed now, `finished`
@@ -114,7 +116,8 @@ def masked_step(
     masked = canvas == mask_id if pinned is None else (canvas == mask_id) & ~pinned
     if index == 0 and not bool(masked.any()):
         raise ValueError(
-            f"canvas: holds no mask (id {mask_id}), takes initial_canvas=torch.full((B, C), {mask_id})"
+            f"canvas: holds no mask (id {mask_id}), "
+            f"takes initial_canvas=torch.full((B, C), {mask_id})"
         )
     done = rows_done(canvas, previous, ended)
     tau = temperature_at(index, sampler)

@@ -1,5 +1,6 @@
-"""A small byte-level BPE for Python code: the `tokenizers` library does the work, this file chooses
-the pieces.
+"""A small byte-level BPE for Python code.
+
+The `tokenizers` library does the work, this file chooses the pieces.
 
 How it differs from the usual: a newline and the indentation after it are one piece, so that a new
 line of code at any depth costs one token; digits stand alone, so that ten tokens write every
@@ -54,8 +55,9 @@ PIECES = "|".join(
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 2048) -> Tokenizer:
-    """Learn the merges on `texts`. The result has exactly `vocab_size` ids when the texts are rich
-    enough.
+    """Learn the merges on `texts`.
+
+    The result has exactly `vocab_size` ids when the texts are rich enough.
     """
     from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Backend
@@ -110,7 +112,8 @@ class Tokenizer:
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise ValueError(
-                f"folder: {str(folder)!r} has no tokenizer.json, takes a folder written by Tokenizer.save"
+                f"folder: {str(folder)!r} has no tokenizer.json, "
+                "takes a folder written by Tokenizer.save"
             )
         try:
             return cls(Backend.from_str(path.read_text(encoding="utf-8")))
@@ -143,8 +146,9 @@ class Tokenizer:
             (folder / name).write_text(text + "\n", encoding="utf-8", newline="\n")
 
     def encode(self, text: str, markers: bool = False) -> list[int]:
-        """Ids of `text`, no `<bos>` added. With `markers=True`, "<bos><body>def" means the markers,
-        not their letters.
+        """Ids of `text`, no `<bos>` added.
+
+        With `markers=True`, "<bos><body>def" means the markers, not their letters.
         """
         if not isinstance(text, str):
             raise ValueError(f"text: got {type(text).__name__}, takes a str")
@@ -189,7 +193,8 @@ class Tokenizer:
             number = int(token_id)
         except (TypeError, ValueError, RuntimeError):  # the last is torch's, for a row of ids
             raise ValueError(
-                f"{argument}: got {token_id!r} as an id, takes one row of ids from 0 to {self.vocab_size - 1}"
+                f"{argument}: got {token_id!r} as an id, "
+                f"takes one row of ids from 0 to {self.vocab_size - 1}"
             ) from None
         if number != token_id or not 0 <= number < self.vocab_size:
             raise ValueError(
@@ -200,8 +205,9 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """Ids of one pair. `complete` says that the answer and at least one end token fit in the
-    canvases.
+    """Ids of one pair.
+
+    `complete` says that the answer and at least one end token fit in the canvases.
     """
 
     prompt: list[int]
@@ -210,8 +216,9 @@ class EncodedExample:
 
 
 def encode_prompt(tokenizer: Tokenizer, task: str, prompt: str, max_prompt: int) -> list[int]:
-    """`<bos>`, the marker of the task, then the last ids of the prompt that fit: at most
-    `max_prompt` in all.
+    """`<bos>`, the marker of the task, then the last ids of the prompt that fit.
+
+    At most `max_prompt` in all.
 
     The prompt of a hole holds GAP once: what fits is then taken from around it, and <gap> stands
     between.
@@ -231,9 +238,11 @@ def encode_prompt(tokenizer: Tokenizer, task: str, prompt: str, max_prompt: int)
 def encode_examples(
     examples: Iterable, tokenizer: Tokenizer, max_prompt: int, canvas_length: int, max_canvases: int
 ) -> list[EncodedExample]:
-    """Ids for training, from anything with `task`, `prompt` and `target`. No end token is added
-    here: an answer that leaves room for none is cut to the room (canvas_length * max_canvases) and
-    marked incomplete."""
+    """Ids for training, from anything with `task`, `prompt` and `target`.
+
+    No end token is added here: an answer that leaves room for none is cut to the room
+    (canvas_length * max_canvases) and marked incomplete.
+    """
     for name, value, least in (
         ("max_prompt", max_prompt, 3),
         ("canvas_length", canvas_length, 1),

@@ -37,6 +37,17 @@ from .sections import (
 )
 
 __all__ = [
-    "MODELS", "SECTIONS", "Points", "Recording", "answer_points", "bandwidth_points", "breakdown_points", "peak_points",
-    "published_points", "record", "recordings", "report", "step_points",
-]  # fmt: skip
+    "MODELS",
+    "SECTIONS",
+    "Points",
+    "Recording",
+    "answer_points",
+    "bandwidth_points",
+    "breakdown_points",
+    "peak_points",
+    "published_points",
+    "record",
+    "recordings",
+    "report",
+    "step_points",
+]

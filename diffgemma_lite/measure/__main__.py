@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     settings = dict(seconds=given.seconds, limit=given.limit, retry=given.retry)
     record(out, sections=given.section, device=device, command=command, **settings)
     print(
-        f"{out.name}: done; show it with: python -m diffgemma_lite.measure replay {given.out or out}"
+        f"{out.name}: done; show it with: "
+        f"python -m diffgemma_lite.measure replay {given.out or out}"
     )
     return 0
 

@@ -81,8 +81,7 @@ def timed(
     return Timing(median, low, high, min(taken), len(taken))
 
 
-# ---- moving bytes
-# ------------------------------------------------------------------------------------------------------
+# ---- moving bytes --------------------------------------------------------------------------------
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -130,15 +129,15 @@ def bandwidth(
     return {"rate": moved / timing.median, "bytes": moved, "timing": timing.to_json()}
 
 
-# ---- multiplying
-# -------------------------------------------------------------------------------------------------------
+# ---- multiplying ---------------------------------------------------------------------------------
 
 
 def matmul_peak(
     dtype: str, n: int, device: torch.device, *, seconds: float = 0.5
 ) -> dict[str, Any]:
-    """FLOPs per second of a dense [n, n] x [n, n] product: {"rate", "timing"}. Dense, never the
-    sparse figure.
+    """FLOPs per second of a dense [n, n] x [n, n] product: {"rate", "timing"}.
+
+    Dense, never the sparse figure.
 
     dtype: "float32" (true float32, no shorter products inside), "tf32", "bfloat16" or
     "float8_e4m3fn".
@@ -165,8 +164,7 @@ def _product(dtype: str, n: int, device: torch.device) -> Work:
     return lambda: torch.mm(a, b, out=out)
 
 
-# ---- memory
-# ------------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 @contextmanager

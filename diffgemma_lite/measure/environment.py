@@ -41,8 +41,9 @@ def version(package: str) -> str | None:
 
 
 def environment_of(executable: str | Path) -> Path:
-    """The virtual environment a Python was started from, else the program itself: two environments
-    may share one program.
+    """The virtual environment a Python was started from, else the program itself.
+
+    Two environments may share one program.
     """
     folder = Path(executable).parent
     found = [place for place in (folder.parent, folder) if (place / "pyvenv.cfg").exists()]
@@ -84,12 +85,14 @@ def problems() -> list[str]:
         places = [Path(sys.prefix) / "share" / "jupyter" / "labextensions" / extension]
         if package not in missing and not any(p.exists() for p in places):
             found.append(
-                f"{package} is installed without its JupyterLab part ({extension}); widgets would stay blank"
+                f"{package} is installed without its JupyterLab part ({extension}); "
+                "widgets would stay blank"
             )
     server = server_python()
     if server is not None and environment_of(server) != environment_of(sys.executable):
         found.append(
-            f"JupyterLab runs in another Python ({server}) than this kernel; widgets need their packages in both"
+            f"JupyterLab runs in another Python ({server}) than this kernel; "
+            "widgets need their packages in both"
         )
     return found
 
@@ -97,7 +100,8 @@ def problems() -> list[str]:
 def check() -> bool:
     """Print versions, device and what is wrong, if anything. Returns True when all is well."""
     print(
-        f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, "
+        f"{os.cpu_count()} cores"
     )
     print(", ".join(f"{package} {version(package) or 'MISSING'}" for package in NEEDED))
     if version("torch"):

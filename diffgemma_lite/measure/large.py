@@ -51,8 +51,10 @@ def points(
     seconds: float = 1.0,
     backend: str = "inductor",
 ) -> Points:
-    """(key, measurement) of every implementation, mode and batch, and a breakdown of ours; a model
-    is built when it is first asked for, and the one before is given back first."""
+    """(key, measurement) of every implementation, mode and batch, and a breakdown of ours.
+
+    A model is built when it is first asked for, and the one before is given back first.
+    """
     held = _Held(config, device, backend)
     for (who, how), mode, batch in product(KINDS, MODES, batches):
         queries = 1 if mode == "autoregressive" else config.canvas_length
@@ -131,8 +133,9 @@ class _Held:
             )
 
     def _compiled(self, model: DiffusionGemma, mode: str) -> Work:
-        """The pass compiled, on CUDA with CUDA graphs. Its outputs are overwritten by the next
-        call, which is fine here.
+        """The pass compiled, on CUDA with CUDA graphs.
+
+        Its outputs are overwritten by the next call, which is fine here.
         """
         if mode not in self.compiled:
             plain = {
@@ -167,8 +170,7 @@ def _stays_where_it_is(given: Any) -> None:
             torch._dynamo.mark_static_address(tensor)
 
 
-# ---- Transformers, for comparison
-# ----------------------------------------------------------------------------------------
+# ---- Transformers, for comparison ----------------------------------------------------------------
 
 
 def reference_model(config: Config, device: torch.device, dtype: torch.dtype):
@@ -234,8 +236,7 @@ def reference_work(model, mode: str, *, queries: int, batch: int, prefix: int) -
     return causal
 
 
-# ---- what follows from the steps
-# -----------------------------------------------------------------------------------------
+# ---- what follows from the steps -----------------------------------------------------------------
 
 
 def against_floor(
@@ -265,8 +266,9 @@ def against_floor(
 
 
 def _distinct_of_ours(recording: Recording, section: str, key: dict[str, Any]) -> float | None:
-    """Transformers' router is not watched; random weights of the same sizes touch as many as ours,
-    and None is uniform.
+    """Transformers' router is not watched.
+
+    Random weights of the same sizes touch as many as ours, and None is uniform.
     """
     alike = {name: key[name] for name in ("mode", "queries", "batch")}
     return next(

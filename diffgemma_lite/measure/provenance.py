@@ -62,8 +62,9 @@ def file_name(device: dict[str, Any]) -> str:
 
 
 def run_provenance(device: torch.device, command: str) -> dict[str, Any]:
-    """What `recording.PROVENANCE` lists, as it is now. `load` gets its second number when the run
-    ends (`load_now`).
+    """What `recording.PROVENANCE` lists, as it is now.
+
+    `load` gets its second number when the run ends (`load_now`).
     """
     revision, changed = code_revision()
     versions = {"python": platform.python_version()} | {
@@ -85,8 +86,9 @@ def run_provenance(device: torch.device, command: str) -> dict[str, Any]:
 
 
 def load_now() -> list[float]:
-    """The load average of the last minute: how many processes wanted to run. Empty where the system
-    has none.
+    """The load average of the last minute: how many processes wanted to run.
+
+    Empty where the system has none.
     """
     return [round(os.getloadavg()[0], 2)] if hasattr(os, "getloadavg") else []
 

@@ -33,8 +33,9 @@ KINDS = ("weights", "cache", "activations")
 
 @dataclass(frozen=True)
 class Lane:
-    """One way of writing. An event is a token, or a denoising step; lists have one entry an event
-    unless noted.
+    """One way of writing.
+
+    An event is a token, or a denoising step; lists have one entry an event unless noted.
 
     Passes and bytes count everything that had run by then: the prompt's pass, and the passes that
     commit a canvas.
@@ -169,8 +170,9 @@ def race_record(
 
 @contextmanager
 def experts_touched(model) -> Iterator[list[float]]:
-    """One number for every pass that runs inside: how many different experts it touched, the mean
-    over the layers.
+    """One number for every pass that runs inside.
+
+    How many different experts it touched, the mean over the layers.
     """
     counts: list[int] = []
     passes: list[float] = []

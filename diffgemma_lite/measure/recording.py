@@ -1,5 +1,6 @@
-"""What was measured on a device, with where it came from: one JSON file that a notebook can show
-without the device.
+"""What was measured on a device, with where it came from.
+
+One JSON file that a notebook can show without the device.
 
 Against a table of benchmark results: nothing is in it without provenance. Every point names the run
 that made it, and every run says when, with which command, code, versions, driver and clocks, and
@@ -48,8 +49,9 @@ PEAK_NAMES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float8_e4m
 
 @dataclass
 class Recording:
-    """Sections of points measured on one device. `add` while measuring; `find` and `points`
-    afterwards.
+    """Sections of points measured on one device.
+
+    `add` while measuring; `find` and `points` afterwards.
     """
 
     device: dict[str, Any]
@@ -67,8 +69,9 @@ class Recording:
                 yield point["key"], point["result"]
 
     def find(self, section: str, **key: Any) -> dict[str, Any]:
-        """The result of the one point with these values in its key. Errors: ValueError if there is
-        none, or several.
+        """The result of the one point with these values in its key.
+
+        Errors: ValueError if there is none, or several.
         """
         found = [result for _, result in self.points(section, **key)]
         if len(found) != 1:
@@ -90,8 +93,7 @@ class Recording:
         here["points"] = [point for point in here["points"] if point["key"] != key]
         here["points"].append({"key": key, "run": len(self.runs) - 1, "result": result})
 
-    # ---- as roofs
-    # ----------------------------------------------------------------------------------------------------
+    # ---- as roofs --------------------------------------------------------------------------------
 
     @property
     def label(self) -> str:
@@ -107,18 +109,23 @@ class Recording:
         if not reads:
             raise ValueError("sections: 'bandwidth' has no point beyond the cache; record it first")
         rate, key, result = max(reads, key=lambda entry: entry[0])
-        said = f"measured: {key['what']} of {result['bytes'] / 1e6:.0f} MB, median of {result['timing']['repeats']}"
+        said = (
+            f"measured: {key['what']} of {result['bytes'] / 1e6:.0f} MB, "
+            f"median of {result['timing']['repeats']}"
+        )
         peaks: dict[str, Sourced] = {}
         for key, result in self.points("peak"):
             name = PEAK_NAMES[key["dtype"]]
             if name not in peaks or result["rate"] > peaks[name].value:
-                source = f"measured: product of {key['n']} x {key['n']}, median of {result['timing']['repeats']}"
+                source = (
+                    f"measured: product of {key['n']} x {key['n']}, "
+                    f"median of {result['timing']['repeats']}"
+                )
                 peaks[name] = Sourced(result["rate"], source)
         cache = Sourced(float(self.device["cache_bytes"]), "as the system reports it")
         return Hardware(self.device["name"], Sourced(rate, said), peaks, cache)
 
-    # ---- files
-    # -------------------------------------------------------------------------------------------------------
+    # ---- files -----------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -152,8 +159,9 @@ def recordings(folder: str | Path) -> list[Recording]:
 
 
 def validate(data: dict[str, Any]) -> None:
-    """Refuse a recording that does not say where each of its points comes from. Errors: ValueError
-    with the place.
+    """Refuse a recording that does not say where each of its points comes from.
+
+    Errors: ValueError with the place.
     """
     _need(data, {"device": dict, "runs": list, "sections": dict}, "recording")
     _need(data["device"], DEVICE, "device")
@@ -170,7 +178,8 @@ def validate(data: dict[str, Any]) -> None:
             _need(point, {"key": dict, "run": int, "result": dict}, place)
             if not 0 <= point["run"] < len(data["runs"]):
                 raise ValueError(
-                    f"{place}.run: got {point['run']}, takes the number of one of the {len(data['runs'])} runs"
+                    f"{place}.run: got {point['run']}, "
+                    f"takes the number of one of the {len(data['runs'])} runs"
                 )
             if "timing" in point["result"]:
                 _need(

@@ -1,5 +1,6 @@
-"""What a recording says, in words and tables: from the file alone, without the device, a model or a
-drawing library.
+"""What a recording says, in words and tables.
+
+From the file alone, without the device, a model or a drawing library.
 
 The times are the recording's; the floors beside them are cost.py's, taken with the bandwidth and
 the peaks measured in the same recording. Notebooks 01 and 11 draw from the same rows.
@@ -72,7 +73,8 @@ def report(recording: Recording, models: Mapping[str, Config]) -> str:
 def provenance(recording: Recording) -> str:
     d = recording.device
     lines = [
-        f"{d['name']}: {d['kind']}, {d['cores']} cores, {d['memory_bytes'] / 1e9:.1f} GB of memory, "
+        f"{d['name']}: {d['kind']}, {d['cores']} cores, "
+        f"{d['memory_bytes'] / 1e9:.1f} GB of memory, "
         f"{d['cache_bytes'] / 1e6:.0f} MB of cache, {d['system']}"
     ]
     for i, run in enumerate(recording.runs):

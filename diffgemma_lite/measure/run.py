@@ -1,5 +1,6 @@
-"""Measures the points that a recording does not hold yet, and saves after each. Walked through in
-notebooks 01 and 11.
+"""Measures the points that a recording does not hold yet, and saves after each.
+
+Walked through in notebooks 01 and 11.
 """
 
 from __future__ import annotations
@@ -88,5 +89,6 @@ def _tried(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return {
-            "failed": f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+            "failed": f"{type(error).__name__}: "
+            f"{str(error).splitlines()[0][:200] if str(error) else ''}"
         }

@@ -65,8 +65,7 @@ def random_model(
         return DiffusionGemma(config, device=device, dtype=dtype).eval().requires_grad_(False)
 
 
-# ---- one step
-# ----------------------------------------------------------------------------------------------------------
+# ---- one step ------------------------------------------------------------------------------------
 
 
 def step_work(
@@ -149,8 +148,7 @@ def distinct(model: DiffusionGemma, work: Work) -> float:
     return sum(len(index.unique()) for index in seen.expert_index) / len(seen.expert_index)
 
 
-# ---- part by part
-# ------------------------------------------------------------------------------------------------------
+# ---- part by part --------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""What four bits do to a weight: NVFP4 exactly as the hardware formats define it. This file only
-collects the names.
+"""What four bits do to a weight: NVFP4 exactly as the hardware formats define it.
+
+This file only collects the names.
 
 codes       the sixteen codes, rounding, two codes in a byte
 tensor      blocks of 16, E4M3 block scales, the float32 tensor scale: quantize, dequantize, NVFP4Tensor
@@ -22,6 +23,20 @@ from .model import PARTS, calibrate, quantize_model, round_model, stored_bytes
 from .tensor import NVFP4Tensor, dequantize, quantize
 
 __all__ = [
-    "FORMATS", "PARTS", "NVFP4Embedding", "NVFP4Experts", "NVFP4Linear", "NVFP4Tensor", "calibrate", "dequantize",
-    "load_quantized", "quantize", "quantize_model", "round_model", "round_trip", "save_quantized", "snr_db", "stored_bytes",
-]  # fmt: skip
+    "FORMATS",
+    "PARTS",
+    "NVFP4Embedding",
+    "NVFP4Experts",
+    "NVFP4Linear",
+    "NVFP4Tensor",
+    "calibrate",
+    "dequantize",
+    "load_quantized",
+    "quantize",
+    "quantize_model",
+    "round_model",
+    "round_trip",
+    "save_quantized",
+    "snr_db",
+    "stored_bytes",
+]

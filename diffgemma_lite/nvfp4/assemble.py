@@ -1,5 +1,6 @@
-"""From the tensors of an NVFP4 file to packed layers: which belong together, and whether their
-numbers are possible.
+"""From the tensors of an NVFP4 file to packed layers.
+
+Which belong together, and whether their numbers are possible.
 
 Against a float loader: a scale has no shape to be checked by. What can be checked is its size: a
 factor above 1 would mean weights above 6 * 448, so it is a divisor that somebody took for a factor.
@@ -21,7 +22,8 @@ from .tensor import BLOCK, E2M1_MAX, E4M3_MAX, NVFP4Tensor
 
 ROLES = ("packed", "block_scale", "tensor_scale")
 DTYPES = {
-    "packed": torch.uint8, "block_scale": torch.float8_e4m3fn, "tensor_scale": torch.float32, "input_scale": torch.float32,
+    "packed": torch.uint8, "block_scale": torch.float8_e4m3fn, "tensor_scale": torch.float32,
+    "input_scale": torch.float32,
 }  # fmt: skip
 _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)")
 _FUSED = re.compile(r"(.+\.experts)\.(gate_up_proj|down_proj)")
@@ -32,8 +34,9 @@ Group = dict[str, Tensor]  # role -> tensor, of one packed weight
 def assemble(
     model, tensors: dict[str, Tensor], layout, dtype: torch.dtype | None, problems: list[str]
 ) -> dict[str, Tensor]:
-    """Puts packed layers into the (meta) model for every packed weight found; returns the tensors
-    that are left, all float.
+    """Puts packed layers into the (meta) model for every packed weight found.
+
+    Returns the tensors that are left, all float.
 
     tensors: by our names. layout: how the file names and stores scales. problems: what is wrong is
     added here, by name.
@@ -57,8 +60,9 @@ def assemble(
 
 
 def _grouped(tensors: dict[str, Tensor], layout) -> tuple[dict[str, Group], dict[str, Tensor]]:
-    """{owner: group}, and the rest. A leaf named as a float weight is packed if its bytes are, or
-    if it has scales.
+    """{owner: group}, and the rest.
+
+    A leaf named as a float weight is packed if its bytes are, or if it has scales.
     """
     roles, groups, left = layout.roles, {}, {}
     for name, tensor in tensors.items():
@@ -72,8 +76,9 @@ def _grouped(tensors: dict[str, Tensor], layout) -> tuple[dict[str, Group], dict
 
 
 def _checked(owner: str, group: Group, layout, problems: list[str]) -> None:
-    """Everything there, of the right type, and of a size that can be. Turns stored scales into
-    factors.
+    """Everything there, of the right type, and of a size that can be.
+
+    Turns stored scales into factors.
     """
     leaf = {role: name for name, role in layout.roles.items()}
     problems += [
@@ -165,8 +170,9 @@ def _place_experts(model, owner: str, own: dict[str, Group], problems: list[str]
 
 
 def _unfused(name: str, own: dict[str, Group], count: int, problems: list[str]) -> dict[str, Group]:
-    """Stacks -> one group for each matrix. Gate and up may share a tensor scale [E], or have one
-    each [E, 2].
+    """Stacks -> one group for each matrix.
+
+    Gate and up may share a tensor scale [E], or have one each [E, 2].
     """
     out: dict[str, Group] = {}
     for stack, halves in (

@@ -1,5 +1,6 @@
-"""NVFP4 checkpoints: both public layouts, written and read; a scale that is missing or upside down
-is named, never guessed.
+"""NVFP4 checkpoints: both public layouts, written and read.
+
+A scale that is missing or upside down is named, never guessed.
 
 Against a float checkpoint: a packed weight is three or four tensors. The two layouts name them
 differently, and one stores the tensor scale as a divisor where the other stores a factor, so that a
@@ -60,8 +61,9 @@ LAYOUTS = {
 def save_quantized(
     model: DiffusionGemma, folder: str | Path, *, layout: str = "modelopt", fused: bool = False
 ) -> None:
-    """A model of `quantize_model` -> folder. fused (compressed-tensors only): all experts of a
-    layer in one stack.
+    """A model of `quantize_model` -> folder. fused (compressed-tensors only).
+
+    All experts of a layer in one stack.
 
     Errors: ValueError for an unknown layout, a model without packed weights, blocks other than 16.
     """
@@ -101,8 +103,9 @@ def save_quantized(
 def load_quantized(
     folder: str | Path, *, device: str = "cpu", dtype: torch.dtype | None = None
 ) -> DiffusionGemma:
-    """Folder in either layout -> model in eval mode. dtype: of what is float and of what packed
-    weights unpack to.
+    """Folder in either layout -> model in eval mode. dtype.
+
+    Of what is float and of what packed weights unpack to.
 
     Errors: ValueError that lists every missing, unknown, mis-shaped or impossible tensor.
     """
@@ -143,7 +146,8 @@ def _place_floats(
     for k in shapes.keys() & left.keys():
         if tuple(left[k].shape) != shapes[k]:
             problems.append(
-                f"{floats.to_hf_name(k)} has shape {tuple(left[k].shape)}, the config asks for {shapes[k]}"
+                f"{floats.to_hf_name(k)} has shape {tuple(left[k].shape)}, "
+                f"the config asks for {shapes[k]}"
             )
         else:
             floats._place(model, k, floats.to_hf_name(k), left[k], dtype, False, problems)
@@ -158,8 +162,9 @@ def _refuse(problems: list[str], folder: Path, layout: str) -> None:
 
 
 def saves_packed(model: DiffusionGemma) -> DiffusionGemma:
-    """Makes `save_pretrained` of this model write ModelOpt's layout: the float one has no place for
-    packed bytes.
+    """Makes `save_pretrained` of this model write ModelOpt's layout.
+
+    The float one has no place for packed bytes.
     """
     from functools import partial
 

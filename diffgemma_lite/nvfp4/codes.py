@@ -1,5 +1,6 @@
-"""The sixteen codes of a 4-bit float (E2M1): the numbers they stand for, rounding to them, two of
-them in a byte.
+"""The sixteen codes of a 4-bit float (E2M1).
+
+The numbers they stand for, rounding to them, two of them in a byte.
 
 Against integers: the steps between neighbours grow with the number (0.5 up to 2, then 1, then 2),
 so small weights are kept finer than large ones. Bit 3 of a code is the sign. Walked through in
@@ -37,8 +38,9 @@ def round_to_codes(
 
 
 def nearest(size: Float[Tensor, "..."]) -> UInt8[Tensor, "..."]:
-    """How many midpoints lie below: a tie counts where that makes the code even (above every second
-    midpoint).
+    """How many midpoints lie below.
+
+    A tie counts where that makes the code even (above every second midpoint).
     """
     code = torch.zeros(size.shape, dtype=torch.uint8, device=size.device)
     for below, midpoint in enumerate(MIDPOINTS):
@@ -72,8 +74,9 @@ def decode_packed(packed: UInt8[Tensor, "*rows half"]) -> Float[Tensor, "*rows w
 
 
 def pack(codes: UInt8[Tensor, "*rows width"]) -> UInt8[Tensor, "*rows half"]:
-    """Two codes a byte: the even column in the low four bits, the odd one in the high four. The
-    width must be even.
+    """Two codes a byte: the even column in the low four bits, the odd one in the high four.
+
+    The width must be even.
     """
     if codes.shape[-1] % 2:
         raise ValueError(f"codes: got a width of {codes.shape[-1]}, takes an even one")

@@ -47,8 +47,9 @@ def _bits(w: Tensor, codes: int, scale: Tensor, scale_bits: int, block: int) -> 
 def mxfp4(
     w: Float[Tensor, "..."], *, block: int = 32, rounding: str = "nearest", generator=None
 ) -> Rounded:
-    """E2M1 codes, one power of two (E8M0) for 32 weights: the largest power that is at most max
-    |w|, over 4 (OCP MX 1.0).
+    """E2M1 codes, one power of two (E8M0) for 32 weights.
+
+    The largest power that is at most max |w|, over 4 (OCP MX 1.0).
     """
     blocks = _blocks(w, block)
     # frexp: max in [0.5, 1) * 2**exponent

@@ -21,8 +21,9 @@ from .tensor import NVFP4Tensor, quantize
 
 
 class PackedWeight(nn.Module):
-    """One NVFP4Tensor as buffers. They move between devices and never change their type; `dtype` is
-    what they unpack to.
+    """One NVFP4Tensor as buffers.
+
+    They move between devices and never change their type; `dtype` is what they unpack to.
     """
 
     def __init__(self, q: NVFP4Tensor, input_scale: Tensor | None = None):
@@ -49,8 +50,9 @@ class PackedWeight(nn.Module):
 
 
 class NVFP4Linear(PackedWeight):
-    """x [..., input] -> [..., output], any rank and stride. With an input_scale the input is
-    rounded to NVFP4 as well.
+    """x [..., input] -> [..., output], any rank and stride.
+
+    With an input_scale the input is rounded to NVFP4 as well.
     """
 
     def __init__(
@@ -131,8 +133,9 @@ class NVFP4Experts(Experts):
     def loop(
         self, x: Float[Tensor, "t d"], weights: Float[Tensor, "t k"], index: Int[Tensor, "t k"]
     ) -> Float[Tensor, "t d"]:
-        """One expert after another, unpacked when its turn comes; never more than one of them is
-        float.
+        """One expert after another, unpacked when its turn comes.
+
+        Never more than one of them is float.
         """
         out = torch.zeros_like(x)
         for expert in index.unique().tolist():
@@ -171,8 +174,9 @@ PACKED = (NVFP4Linear, NVFP4Experts, NVFP4Embedding)
 
 
 def rounded_input(x: Float[Tensor, "*rows i"], input_scale: Tensor) -> Float[Tensor, "*rows i"]:
-    """The input as NVFP4 hardware sees it: block scales from x, tensor scale as calibrated; what is
-    larger saturates.
+    """The input as NVFP4 hardware sees it: block scales from x, tensor scale as calibrated.
+
+    What is larger saturates.
 
     The gradient is that of x itself (straight through).
     """

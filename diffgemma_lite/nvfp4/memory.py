@@ -39,11 +39,12 @@ STORAGE = {
     "BF16": Storage("google/diffusiongemma-26B-A4B-it, safetensors index", {}, 51_647_562_456),
     "FP8": Storage("RedHatAI FP8-dynamic: all linears but router and self-conditioning",
                    dict.fromkeys(("experts", "dense_mlp", "attention"), "fp8"), 27.2e9),
-    "NVFP4 experts": Storage("nvidia NVFP4 card, safetensors header: routed experts only", {"experts": "nvfp4"},
-                             18_818_050_776),
+    "NVFP4 experts": Storage("nvidia NVFP4 card, safetensors header: routed experts only",
+                             {"experts": "nvfp4"}, 18_818_050_776),
     "NVFP4 experts + dense": Storage("what RedHatAI's NVFP4 packs; its size is not in our sources",
                                      {"experts": "nvfp4", "dense_mlp": "nvfp4"}),
-    "NVFP4 everything": Storage("no public checkpoint: every matrix of the text model, embedding and router too",
+    "NVFP4 everything": Storage("no public checkpoint: every matrix of the text model, "
+                                "embedding and router too",
                                 dict.fromkeys(_EVERYTHING, "nvfp4")),
 }  # fmt: skip
 
@@ -83,8 +84,9 @@ def matrix_shapes(config: Config) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def matrix_bytes(kind: str, rows: int, width: int) -> float:
-    """One matrix: weights and their scales. NVFP4: codes, block scales, a tensor and an input
-    scale. FP8: bfloat16 a row.
+    """One matrix: weights and their scales.
+
+    NVFP4: codes, block scales, a tensor and an input scale. FP8: bfloat16 a row.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, takes one of {', '.join(KINDS)}")
@@ -105,7 +107,8 @@ def checkpoint_bytes(
     parts, shapes = dict(parts or {}), matrix_shapes(config)
     if set(parts) - set(shapes):
         raise ValueError(
-            f"parts: got {', '.join(sorted(set(parts) - set(shapes)))}, takes some of {', '.join(shapes)}"
+            f"parts: got {', '.join(sorted(set(parts) - set(shapes)))}, "
+            f"takes some of {', '.join(shapes)}"
         )
     sizes = {}
     for part, count in parameters(config).items():
@@ -118,8 +121,9 @@ def checkpoint_bytes(
 
 
 def cache_bytes(config: Config, context: int, *, kv_bytes: float = 2.0, batch: int = 1) -> float:
-    """Keys and values of `context` tokens. Sliding layers hold no more than their window, as
-    serving engines do.
+    """Keys and values of `context` tokens.
+
+    Sliding layers hold no more than their window, as serving engines do.
 
     (`KVCache` here is dense: it holds all of it on every layer.)
     """
@@ -143,8 +147,9 @@ def step_bytes(config: Config, batch: int = 1) -> float:
 def room(
     config: Config, storage: str, context: int, *, kv_bytes: float = 2.0, batch: int = 1
 ) -> dict[str, float]:
-    """{card: bytes left} for the published weights with vision, the cache and one array of logits;
-    below 0 it does not fit.
+    """{card: bytes left} for the published weights with vision, the cache and one array of logits.
+
+    Below 0 it does not fit.
 
     Real engines need more (other activations, workspace, fragmentation): a small number left is no
     promise.

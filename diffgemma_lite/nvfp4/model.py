@@ -1,5 +1,6 @@
-"""A whole model in NVFP4, part by part, without touching the float one; calibration of the inputs'
-tensor scales.
+"""A whole model in NVFP4, part by part, without touching the float one.
+
+Calibration of the inputs' tensor scales.
 
 Against a load in four bits: the parts are chosen by name, as the public checkpoints differ in
 exactly that, and what is not chosen stays as it was. Walked through in notebook 10.
@@ -41,8 +42,9 @@ def part_of(name: str) -> str | None:
 
 
 def matrices(model: DiffusionGemma, parts: str | Iterable[str]) -> dict[str, nn.Module]:
-    """{name: module} of everything `parts` names that can be packed. parts: one of PARTS, some of
-    them, or "everything".
+    """{name: module} of everything `parts` names that can be packed. parts.
+
+    One of PARTS, some of them, or "everything".
     """
     asked = PARTS if parts == "everything" else (parts,) if isinstance(parts, str) else tuple(parts)
     if not asked or not set(asked) <= set(PARTS):
@@ -70,8 +72,9 @@ def quantize_model(
     input_scales: Mapping[str, Tensor] | None = None,
     **knobs,
 ) -> DiffusionGemma:
-    """A copy of the model with `parts` in NVFP4; the model itself keeps its floats and shares
-    nothing with the copy.
+    """A copy of the model with `parts` in NVFP4.
+
+    The model itself keeps its floats and shares nothing with the copy.
 
     parts: "experts" is what the public checkpoint packs (facts: nvidia card); ("experts",
     "dense_mlp"), or "everything". input_scales: what `calibrate` returns, to round the inputs too
@@ -83,7 +86,8 @@ def quantize_model(
         wanted = {key for name, m in found.items() for key in _scale_names(name, m)}
         if wanted - set(input_scales):
             raise ValueError(
-                f"input_scales: lacks {', '.join(sorted(wanted - set(input_scales))[:3])}; see `calibrate`"
+                f"input_scales: lacks {', '.join(sorted(wanted - set(input_scales))[:3])}; "
+                "see `calibrate`"
             )
     # not copied: it is replaced
     spared = {id(t): t for m in found.values() for t in m.parameters(recurse=False)}
@@ -143,6 +147,7 @@ def calibrate(
     parts: str | Iterable[str] = "experts",
 ) -> dict[str, Tensor]:
     """Input scales by name: the largest |input| of each matrix while run(model) runs, over 6 * 448.
+
     For experts [E] each.
 
     An expert that no token reached takes the largest scale of its layer. Errors: ValueError where
@@ -175,7 +180,8 @@ def calibrate(
     silent = [key for key in keys if key not in largest or not bool((largest[key] > 0).any())]
     if silent:
         raise ValueError(
-            f"run: sent nothing through {', '.join(silent[:3])}, so there is no input to take a scale from"
+            f"run: sent nothing through {', '.join(silent[:3])}, "
+            "so there is no input to take a scale from"
         )
     return {k: torch.where(v > 0, v, v.max()) / (E2M1_MAX * E4M3_MAX) for k, v in largest.items()}
 

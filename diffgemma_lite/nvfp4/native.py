@@ -52,11 +52,13 @@ def native_linear(
     """
     if not has_native_nvfp4(x.device):
         raise ValueError(
-            f"x: is on {x.device}, takes a CUDA device of capability {CAPABILITY[0]}.{CAPABILITY[1]} or more"
+            f"x: is on {x.device}, takes a CUDA device of capability "
+            f"{CAPABILITY[0]}.{CAPABILITY[1]} or more"
         )
     if w.block != BLOCK or w.shape[-1] % 32 or w.shape[0] % 16:
         raise ValueError(
-            f"w: got shape {w.shape} in blocks of {w.block}, takes multiples of 16 x 32 in blocks of {BLOCK}"
+            f"w: got shape {w.shape} in blocks of {w.block}, "
+            f"takes multiples of 16 x 32 in blocks of {BLOCK}"
         )
     q = quantize(x.reshape(-1, x.shape[-1]), tensor_scale=input_scale)
     product = scaled_product(q, w)

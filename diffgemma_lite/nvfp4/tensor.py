@@ -27,8 +27,9 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class NVFP4Tensor:
-    """What a weight becomes. Packed bytes are no numbers: `dequantize()` is the only way back to
-    them.
+    """What a weight becomes.
+
+    Packed bytes are no numbers: `dequantize()` is the only way back to them.
 
     A width that is no multiple of the block is padded with zeros; `shape` remembers what was there.
     """
@@ -82,8 +83,9 @@ def quantize(
     generator: torch.Generator | None = None,
     min_scale: float = E4M3_MIN,
 ) -> NVFP4Tensor:
-    """Float tensor [..., input] -> NVFP4Tensor. Any rank and stride, any floating dtype; the
-    arithmetic is float32.
+    """Float tensor [..., input] -> NVFP4Tensor.
+
+    Any rank and stride, any floating dtype; the arithmetic is float32.
 
     tensor_scale: None takes max |w| / (6 * 448); a number takes it as given (1.0: no second level).
     stacked: the first axis counts separate tensors, each with a tensor scale of its own. rounding,
@@ -116,8 +118,9 @@ def dequantize(q: NVFP4Tensor, dtype: torch.dtype | None = None) -> Float[Tensor
 
 
 def tensor_scales(w: Float[Tensor, "..."], stacked: bool = False) -> Float[Tensor, "n"]:
-    """max |w| / (6 * 448), [1] or one for each of a stack [E]: what puts the largest block scale at
-    448.
+    """max |w| / (6 * 448), [1] or one for each of a stack [E].
+
+    What puts the largest block scale at 448.
     """
     largest = w.detach().abs().flatten(1 if stacked else 0).amax(-1).float().reshape(-1)
     scale = largest / (E2M1_MAX * E4M3_MAX)

@@ -1,5 +1,6 @@
-"""What happened, as data: a run kept as a Trace, and what was seen inside it. Nothing here
-computes; nothing here draws.
+"""What happened, as data: a run kept as a Trace, and what was seen inside it.
+
+Nothing here computes; nothing here draws.
 
 trace     Trace: the canvases of one `generate` call as compact JSON
 recorder  collects the Steps of a run into a Trace

@@ -24,8 +24,9 @@ from ..attention import Attention
 
 @dataclass
 class Observation:
-    """One entry per layer of the last pass that ran. T = B * queries tokens, k experts of each
-    token.
+    """One entry per layer of the last pass that ran.
+
+    T = B * queries tokens, k experts of each token.
     """
 
     expert_index: list[Int[Tensor, "t k"]] = field(default_factory=list)
@@ -59,7 +60,10 @@ def counting(model) -> Iterator[list[int]]:
 def attention_weights(
     layer: Attention, x: Tensor, rope: tuple[Tensor, Tensor], prefix, mask
 ) -> Float[Tensor, "b h q keys"]:
-    """softmax(Q K^T) under the mask, written out: what the fused kernel computes and throws away."""
+    """softmax(Q K^T) under the mask, written out.
+
+    What the fused kernel computes and throws away.
+    """
     q, k, _ = layer.project(x, rope)
     keys = k if prefix is None else torch.cat([prefix[0], k], 2)
     scores = q @ repeat(keys, "b h s w -> b (h g) s w", g=layer.group).transpose(-1, -2)
@@ -74,8 +78,9 @@ def attention_weights(
 
 @contextmanager
 def observe(model, *, attention: bool = True, routing: bool = True) -> Iterator[Observation]:
-    """`with observe(model) as seen: model.decode(...)`; then `seen.attention[layer]` and
-    `seen.expert_index[layer]`.
+    """`with observe(model) as seen: model.decode(...)`.
+
+    Then `seen.attention[layer]` and `seen.expert_index[layer]`.
 
     Each pass overwrites what the one before left. The model's own numbers do not change.
     """

@@ -1,5 +1,6 @@
-"""Recorder: collects the Steps of a `generate` call into a Trace. The tensors leave the device here
-and nowhere else.
+"""Recorder: collects the Steps of a `generate` call into a Trace.
+
+The tensors leave the device here and nowhere else.
 """
 
 from __future__ import annotations

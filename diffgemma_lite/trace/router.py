@@ -80,8 +80,8 @@ class RoutingRecord:
 
 
 _STORED = {
-    "ids": ("uint32", None), "index": ("uint16", None), "weights": ("float32", None), "probs": ("float32", None),
-    "uniform": ("float64", None),
+    "ids": ("uint32", None), "index": ("uint16", None), "weights": ("float32", None),
+    "probs": ("float32", None), "uniform": ("float64", None),
 }  # fmt: skip
 
 

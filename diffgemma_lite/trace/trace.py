@@ -29,8 +29,10 @@ PROBABILITY_UNIT = 1 / 65535
 
 @dataclass
 class CanvasTrace:
-    """One canvas. Integers are token ids, entropies are nats, `revised` marks an argmax that
-    changed since the last step.
+    """One canvas.
+
+    Integers are token ids, entropies are nats, `revised` marks an argmax that changed since the
+    last step.
     """
 
     canvas: np.ndarray  # [N, B, C] the ids the decoder read
@@ -58,7 +60,10 @@ class CanvasTrace:
     def __repr__(self) -> str:
         """Sizes and how it ended; the arrays themselves would fill screens."""
         n, b, c = self.canvas.shape
-        return f"CanvasTrace({n} steps, {b} row{'s' if b > 1 else ''} of {c} positions, stop={self.stop})"
+        return (
+            f"CanvasTrace({n} steps, {b} row{'s' if b > 1 else ''} of {c} positions, "
+            f"stop={self.stop})"
+        )
 
     @property
     def next_canvas(self) -> np.ndarray:
@@ -67,8 +72,9 @@ class CanvasTrace:
 
     @property
     def committed(self) -> np.ndarray:
-        """[B, C]: the argmax canvas of each row's last step. What enters the cache is this, with
-        pad after an end token.
+        """[B, C]: the argmax canvas of each row's last step.
+
+        What enters the cache is this, with pad after an end token.
         """
         rows = np.arange(len(self.steps))
         return self.argmax[self.steps - 1, rows]
@@ -78,10 +84,11 @@ class CanvasTrace:
 # kept to the last bit, since whether a position was accepted can hang on it: sampler.accept on the
 # stored ones gives `accepted` again.
 _STORED = {
-    "canvas": ("uint32", None), "sampled": ("uint32", None), "argmax": ("uint32", None), "last_canvas": ("uint32", None),
-    "entropy": ("float32", None), "accepted": ("uint8", None), "revised": ("uint8", None),
-    "finished": ("uint8", None), "pinned": ("uint8", None), "temperature": ("float64", None),
-    "mean_entropy": ("float64", None), "top_ids": ("uint32", None), "top_probs": ("uint16", PROBABILITY_UNIT),
+    "canvas": ("uint32", None), "sampled": ("uint32", None), "argmax": ("uint32", None),
+    "last_canvas": ("uint32", None), "entropy": ("float32", None), "accepted": ("uint8", None),
+    "revised": ("uint8", None), "finished": ("uint8", None), "pinned": ("uint8", None),
+    "temperature": ("float64", None), "mean_entropy": ("float64", None),
+    "top_ids": ("uint32", None), "top_probs": ("uint16", PROBABILITY_UNIT),
     "steps": ("uint16", None),
 }  # fmt: skip
 _OPTIONAL = {"attended": ("uint32", None), "attended_weight": ("uint16", PROBABILITY_UNIT)}
@@ -105,15 +112,20 @@ class Trace:
 
     def __repr__(self) -> str:
         kept = sum(len(row) for row in self.tokens)
-        return f"Trace({len(self.prompt)} row{'s' if len(self.prompt) > 1 else ''}, {kept} tokens kept, canvases={self.canvases})"
+        return (
+            f"Trace({len(self.prompt)} row{'s' if len(self.prompt) > 1 else ''}, "
+            f"{kept} tokens kept, canvases={self.canvases})"
+        )
 
     def with_texts(self, decode) -> Trace:
-        """Fill `texts` for every id in the trace. `decode(id) -> str`; a byte token that splits a
-        character gives U+FFFD.
+        """Fill `texts` for every id in the trace.
+
+        `decode(id) -> str`; a byte token that splits a character gives U+FFFD.
         """
         if not callable(decode):
             raise ValueError(
-                f"decode: got {type(decode).__name__}, takes a function from an id to its text: tokenizer.token_text"
+                f"decode: got {type(decode).__name__}, "
+                "takes a function from an id to its text: tokenizer.token_text"
             )
         ids: set[int] = {i for row in self.prompt + self.tokens for i in row}
         for c in self.canvases:
@@ -176,8 +188,9 @@ def write_json(path: str | Path, data: dict) -> Path:
 
 
 def read_json(path: str | Path, form: str, version: int) -> dict:
-    """What `write_json` wrote, of the named format and version; a ValueError that names the path
-    for anything else.
+    """What `write_json` wrote, of the named format and version.
+
+    A ValueError that names the path for anything else.
     """
     path = check_path("path", path)
     try:
@@ -197,8 +210,9 @@ def read_json(path: str | Path, form: str, version: int) -> dict:
 
 
 def pack(array: np.ndarray, dtype: str, unit: float | None = None) -> dict:
-    """numpy -> {"shape", "dtype", "unit", "data"}; data is base64 of the deflated little-endian
-    bytes.
+    """numpy -> {"shape", "dtype", "unit", "data"}.
+
+    Data is base64 of the deflated little-endian bytes.
     """
     values = array if unit is None else np.clip(np.rint(array / unit), 0, np.iinfo(dtype).max)
     raw = np.ascontiguousarray(values).astype(np.dtype(dtype).newbyteorder("<")).tobytes()
@@ -214,8 +228,9 @@ def unpack(packed: dict) -> np.ndarray:
 
 
 def _fitting(array: np.ndarray, dtype: str) -> str:
-    """Ids below 65,536 take two bytes, which every small vocabulary's do; what a float64 model
-    computed keeps eight.
+    """Ids below 65,536 take two bytes, which every small vocabulary's do.
+
+    What a float64 model computed keeps eight.
     """
     if dtype == "float32" and array.dtype == np.float64:
         return "float64"

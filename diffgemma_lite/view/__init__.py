@@ -126,7 +126,8 @@ def _checked(traces: list[Trace], row: int, title: str | None) -> str:
     for name, trace in zip(("trace", "compare"), traces, strict=False):
         if not isinstance(trace, Trace):
             raise ValueError(
-                f"{name}: got {type(trace).__name__}, takes a Trace (generate(..., trace=True).trace)"
+                f"{name}: got {type(trace).__name__}, "
+                "takes a Trace (generate(..., trace=True).trace)"
             )
         if not isinstance(row, int) or not 0 <= row < len(trace.tokens):
             raise ValueError(f"row: got {row!r}, {name} has rows 0 to {len(trace.tokens) - 1}")
@@ -143,7 +144,10 @@ def _words(traces: list[Trace], row: int, title: str) -> str:
     def one(t: Trace) -> str:
         canvases = [c for c in t.canvases if c.steps[row] > 0]
         steps = ", ".join(f"{int(c.steps[row])} steps ({c.stop[row]})" for c in canvases)
-        many = f"{len(canvases)} canvas{'es' if len(canvases) > 1 else ''} of {canvases[0].canvas.shape[2]} tokens"
+        many = (
+            f"{len(canvases)} canvas{'es' if len(canvases) > 1 else ''} of "
+            f"{canvases[0].canvas.shape[2]} tokens"
+        )
         return f"{many}, {steps}, {len(t.tokens[row])} tokens kept"
 
     return f"<{title}: {'; '.join(one(t) for t in traces)}>"
@@ -170,7 +174,8 @@ def live_player(
 
     if not callable(run):
         raise ValueError(
-            f"run: got {type(run).__name__}, takes a function run(settings, on_step) that returns a Trace"
+            f"run: got {type(run).__name__}, "
+            "takes a function run(settings, on_step) that returns a Trace"
         )
     return LivePlayer(
         run, DEFAULTS if knobs is None else knobs, trace=trace, decode=decode, title=title, row=row

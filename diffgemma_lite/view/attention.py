@@ -1,5 +1,6 @@
-"""What a page holds of a trace's attention: which positions each one attends to most, for as many
-steps as there is room.
+"""What a page holds of a trace's attention.
+
+Which positions each one attends to most, for as many steps as there is room.
 
 The page gets whole steps, evenly spaced from the first to the last, and says which; where not even
 one step fits it keeps fewer positions of each. Read back by attention.js. Used by notebook 07.
@@ -25,8 +26,9 @@ def has_attention(trace: Trace, row: int) -> bool:
 
 
 def kept_steps(n: int, count: int) -> list[int]:
-    """`count` of the steps 0 .. n - 1, evenly spaced; the last one always, and the first if there
-    are two.
+    """`count` of the steps 0 .. n - 1, evenly spaced.
+
+    The last one always, and the first if there are two.
     """
     return sorted({round(i) for i in np.linspace(0, n - 1, count)}) if count > 1 else [n - 1]
 
@@ -34,8 +36,9 @@ def kept_steps(n: int, count: int) -> list[int]:
 def _forms(
     canvases: list[CanvasTrace], row: int, room: float
 ) -> Iterator[tuple[list[list[int]], int]]:
-    """(steps of each canvas, positions kept) from everything to the least; without what is hopeless
-    by the last steps.
+    """(steps of each canvas, positions kept) from everything to the least.
+
+    Without what is hopeless by the last steps.
     """
     lengths = [int(c.steps[row]) for c in canvases]
     most, longest = max(c.attended.shape[-1] for c in canvases), max(lengths)
@@ -133,11 +136,16 @@ def attention_table(trace: Trace, row: int) -> str:
             cells = "".join(
                 f"<td>{_target(trace, row, index, last, p, layer)}</td>" for layer in layers
             )
-            rows += f"<tr><td>{p}</td><td><code>{_name(trace, int(c.canvas[last, row, p]))}</code></td>{cells}</tr>"
+            rows += (
+                f"<tr><td>{p}</td><td><code>{_name(trace, int(c.canvas[last, row, p]))}</code></td>"
+                f"{cells}</tr>"
+            )
         which = f" of canvas {index + 1}" if many else ""
         parts.append(
-            f"<details><summary>What each position{which} attends to most at step {last + 1}: prompt (p) or canvas (c), "
-            f"position, weight (mean over heads)</summary><table><tr><th>position</th><th>canvas in</th>{head}</tr>"
+            f"<details><summary>What each position{which} attends to most at step {last + 1}: "
+            "prompt (p) or canvas (c), "
+            "position, weight (mean over heads)</summary><table><tr><th>position</th>"
+            f"<th>canvas in</th>{head}</tr>"
             f"{rows}</table></details>"
         )
     return "".join(parts)

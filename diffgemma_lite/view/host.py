@@ -1,5 +1,6 @@
-"""Hosts one ES module twice over: in a page or notebook output by itself, and (live.py) in an
-anywidget.
+"""Hosts one ES module twice over.
+
+In a page or notebook output by itself, and (live.py) in an anywidget.
 
 The output is progressive: first the static part, complete by itself, then one script that unpacks
 the module and the data (both deflated, in base64, so nothing in them can end the script), gives the
@@ -61,12 +62,14 @@ class OutputView:
 INFLATE = """
 const inflate = async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(unpacked).text();
 };"""
 LOADER = (
     INFLATE
     + """
-const hosts = () => [...document.querySelectorAll('[data-dg="ID"]')].filter((el) => !el.dataset.live);
+const hosts = () =>
+  [...document.querySelectorAll('[data-dg="ID"]')].filter((el) => !el.dataset.live);
 for (let i = 0; i < 100 && !hosts().length; i++) await new Promise((done) => setTimeout(done, 20));
 for (const host of hosts()) {
   host.dataset.live = "starting";
@@ -78,7 +81,8 @@ for (const host of hosts()) {
     const view = (await import(url)).default;
     URL.revokeObjectURL(url);
     const state = { data: JSON.parse(data) };
-    const model = { get: (k) => state[k], set: (k, v) => { state[k] = v; }, on() {}, off() {}, save_changes() {} };
+    const model = { get: (k) => state[k], set: (k, v) => { state[k] = v; },
+                    on() {}, off() {}, save_changes() {} };
     host.append(stage);
     await view.render({ model, el: stage });
     still.hidden = true;
@@ -100,8 +104,9 @@ for (const host of hosts()) {
 
 @functools.cache
 def module_text(view: str = "player") -> str:
-    """A view's modules and its style sheets as one ES module: a page on disk cannot import a file
-    beside it.
+    """A view's modules and its style sheets as one ES module.
+
+    A page on disk cannot import a file beside it.
 
     Each module but the last becomes a function that returns what it exports, so private names
     cannot meet.
@@ -112,7 +117,8 @@ def module_text(view: str = "player") -> str:
         if (HERE / name).exists()
     ]
     parts = [
-        f"const SHEET = {json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"
+        "const SHEET = "
+        f"{json.dumps(''.join(sheet.read_text(encoding='utf-8') for sheet in sheets))};"
     ]
     names = BUNDLES[view]
     for name in names:
@@ -131,13 +137,17 @@ def module_text(view: str = "player") -> str:
 
 
 def progressive_html(static: str, payload: dict, view: str = "player") -> str:
-    """Static part, then the script of the view. The id comes from the content, so equal outputs are
-    equal bytes.
+    """Static part, then the script of the view.
+
+    The id comes from the content, so equal outputs are equal bytes.
     """
     data, code = pack_text(payload), pack_text(module_text(view))
     name = hashlib.sha256(data.encode()).hexdigest()[:12]
     script = LOADER.replace("ID", name).replace("CODE", f'"{code}"').replace("DATA", f'"{data}"')
-    return f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">{script}</script>'
+    return (
+        f'<div data-dg="{name}" data-view="{view}"><div>{static}</div></div><script type="module">'
+        f"{script}</script>"
+    )
 
 
 STAGE = (
@@ -147,7 +157,10 @@ const [code, data] = await Promise.all([inflate(CODE), inflate(DATA)]);
 const state = JSON.parse(data), listeners = [], host = document.querySelector("[data-stage]");
 window.model = {
   get: (name) => state[name],
-  set: (name, value) => { state[name] = value; listeners.forEach(([event, react]) => event === `change:${name}` && react()); },
+  set: (name, value) => {
+    state[name] = value;
+    listeners.forEach(([event, react]) => event === `change:${name}` && react());
+  },
   on: (event, react) => listeners.push([event, react]),
   off() {},
   save_changes() {},
@@ -160,8 +173,9 @@ host.dataset.live = "yes";
 
 
 def stage(state: dict) -> str:
-    """A live widget without its kernel, for pictures and tests: the module with these traits, in
-    the page's `window.model`.
+    """A live widget without its kernel, for pictures and tests.
+
+    The module with these traits, in the page's `window.model`.
     """
     script = STAGE.replace("CODE", f'"{pack_text(module_text())}"').replace(
         "DATA", f'"{pack_text(state)}"'
@@ -174,7 +188,8 @@ def page(body: str, title: str) -> str:
     words = html.escape(visible_title(title))
     style = (
         "html{color-scheme:light dark}"
-        "body{margin:0 auto;padding:16px;max-width:1600px;box-sizing:border-box;font:14px/1.5 system-ui,sans-serif}"
+        "body{margin:0 auto;padding:16px;max-width:1600px;box-sizing:border-box;"
+        "font:14px/1.5 system-ui,sans-serif}"
         "table{border-collapse:collapse}td,th{text-align:left;vertical-align:top;padding:2px 8px}"
         "code,pre{white-space:pre-wrap;overflow-wrap:anywhere}img{max-width:100%}"
         "@media(max-width:480px){body{padding:6px}}"
@@ -183,5 +198,6 @@ def page(body: str, title: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{words}</title><style>{style}</style></head><body>{body}</body></html>\n'
+        f'<link rel="icon" href="data:,"><title>{words}</title><style>{style}</style></head><body>'
+        f"{body}</body></html>\n"
     )

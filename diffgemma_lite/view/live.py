@@ -35,7 +35,8 @@ KNOBS = {
     "stop": ("Stop when stable", "bool", None, None, None),
 }
 DEFAULTS = {
-    "prompt": "", "seed": 0, "steps": 48, "bound": 0.1, "t_max": 0.8, "t_min": 0.4, "self_conditioning": True, "stop": True,
+    "prompt": "", "seed": 0, "steps": 48, "bound": 0.1, "t_max": 0.8, "t_min": 0.4,
+    "self_conditioning": True, "stop": True,
 }  # fmt: skip
 OWN_TRAITS = (
     "data",
@@ -52,8 +53,9 @@ PREVIEW_SECONDS = 0.12  # at most one preview of the canvas in this time
 
 
 def knob_list(knobs: dict) -> list[dict]:
-    """{name: first value} -> what the panel draws. A name that is not in KNOBS takes its kind from
-    its value.
+    """{name: first value} -> what the panel draws.
+
+    A name that is not in KNOBS takes its kind from its value.
     """
     listed = []
     for name, value in knobs.items():
@@ -183,8 +185,9 @@ class LivePlayer(anywidget.AnyWidget):
             function(*arguments)
 
     def _preview(self, step) -> dict:
-        """The canvas of a running step as the page draws it, for the row that is shown; empty
-        without `decode`.
+        """The canvas of a running step as the page draws it, for the row that is shown.
+
+        Empty without `decode`.
         """
         if self._decode is None or step is None:
             return {}
@@ -277,10 +280,14 @@ class LivePlayer(anywidget.AnyWidget):
 
 def _knob_table(knobs: list[dict]) -> str:
     rows = "".join(
-        f"<tr><td>{html.escape(k['label'])}</td><td>{html.escape(visible(str(k['value'])))}</td></tr>"
+        f"<tr><td>{html.escape(k['label'])}</td><td>"
+        f"{html.escape(visible(str(k['value'])))}</td></tr>"
         for k in knobs
     )
-    words = "Knobs of the live player, with their first values. Run this cell in JupyterLab to turn them and re-run the model."
+    words = (
+        "Knobs of the live player, with their first values. "
+        "Run this cell in JupyterLab to turn them and re-run the model."
+    )
     return f"<p>{words}</p><table><tr><th>knob</th><th>value</th></tr>{rows}</table>"
 
 

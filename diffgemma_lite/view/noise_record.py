@@ -112,7 +112,8 @@ def path_record(
     for name, ids in paths.items():
         if tuple(ids.shape) != (len(levels), clean.shape[1]):
             raise ValueError(
-                f"paths: {name!r} has shape {tuple(ids.shape)}, takes {(len(levels), clean.shape[1])}"
+                f"paths: {name!r} has shape {tuple(ids.shape)}, "
+                f"takes {(len(levels), clean.shape[1])}"
             )
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= vocab_size:

@@ -29,7 +29,8 @@ def noise_view(record: NoiseRecord, *, title: str | None = None, note: str = "")
     """A record as a notebook output: slider, play, marks, curves; a table where scripts are off."""
     if not isinstance(record, NoiseRecord):
         raise ValueError(
-            f"record: got {type(record).__name__}, takes a NoiseRecord (noise_record(...) makes one)"
+            f"record: got {type(record).__name__}, "
+            "takes a NoiseRecord (noise_record(...) makes one)"
         )
     title = title or "Noise view"
     html_text = progressive_html(
@@ -81,8 +82,9 @@ def picture(record: NoiseRecord) -> bytes:
 
 
 def static_part(record: NoiseRecord, title: str, note: str) -> str:
-    """The complete view without a script: a picture, the text at several levels, every level in
-    numbers.
+    """The complete view without a script.
+
+    A picture, the text at several levels, every level in numbers.
     """
     n, count = len(record.levels), len(record.clean)
     shown = sorted({0, n // 4, n // 2, (3 * n) // 4, n - 1})
@@ -95,18 +97,21 @@ def static_part(record: NoiseRecord, title: str, note: str) -> str:
     heads = "".join(f"<th {LEFT}>{html.escape(path.name)}</th>" for path in record.paths)
     film = "".join(f"<tr><td>{record.levels[i]:.2f}</td>{_texts(record, i)}</tr>" for i in shown)
     numbers = "".join(
-        f"<th>{html.escape(p.name)}: {_verb(p)} of {count}</th><th>share</th><th>expected {html.escape(p.law)}</th>"
+        f"<th>{html.escape(p.name)}: {_verb(p)} of {count}</th><th>share</th>"
+        f"<th>expected {html.escape(p.law)}</th>"
         for p in record.paths
     )
     rows = "".join(
-        f"<tr><td>{record.levels[i]:.2f}</td>{''.join(_numbers(p, i, count) for p in record.paths)}</tr>"
+        f"<tr><td>{record.levels[i]:.2f}</td>"
+        f"{''.join(_numbers(p, i, count) for p in record.paths)}</tr>"
         for i in range(n)
     )
     return (
         f"<p><b>{html.escape(visible_title(title))}</b></p><p>{html.escape(words)}</p>"
         f'<p><img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{image}"></p>'
         f"<p>Marks: {html.escape(KEY)}.</p><table><tr><th>t</th>{heads}</tr>{film}</table>"
-        f"<p>Changed share at every level, V = {record.vocab_size:,}:</p><table><tr><th>t</th>{numbers}</tr>{rows}</table>"
+        f"<p>Changed share at every level, V = {record.vocab_size:,}:</p><table><tr><th>t</th>"
+        f"{numbers}</tr>{rows}</table>"
         f"{f'<p>{html.escape(visible_title(note))}</p>' if note else ''}"
     )
 

@@ -22,8 +22,9 @@ MOST = 2048  # blocks of one map
 
 @dataclass(frozen=True)
 class BlockFrame:
-    """One block: its weights, their codes and what those stand for. Errors: root mean squares over
-    that of the weights.
+    """One block: its weights, their codes and what those stand for.
+
+    Errors: root mean squares over that of the weights.
     """
 
     label: str
@@ -38,8 +39,9 @@ class BlockFrame:
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """Blocks to look at one by one: all of a matrix (`shape` says how they lie) or one block under
-    a growing outlier.
+    """Blocks to look at one by one.
+
+    All of a matrix (`shape` says how they lie) or one block under a growing outlier.
     """
 
     name: str
@@ -51,15 +53,17 @@ class BlockRecord:
 def block_map(
     w: Float[Tensor, "rows width"], name: str, *, rows: int = 64, blocks: int | None = None
 ) -> BlockRecord:
-    """Every block of the first `rows` rows of a weight, which is quantised whole. Errors:
-    ValueError for too many blocks.
+    """Every block of the first `rows` rows of a weight, which is quantised whole.
+
+    Errors: ValueError for too many blocks.
     """
     q, values = quantize(w), dequantize(quantize(w), torch.float32)
     kept, across = min(rows, w.shape[0]), w.shape[1] // q.block
     across = across if blocks is None else min(blocks, across)
     if kept < 1 or across < 1 or kept * across > MOST:
         raise ValueError(
-            f"rows: got {rows} rows of {across} blocks of {q.block}, takes 1 to {MOST} blocks in all"
+            f"rows: got {rows} rows of {across} blocks of {q.block}, "
+            f"takes 1 to {MOST} blocks in all"
         )
     frames = tuple(
         _frame(f"row {r}, block {b}", w, q, values, r, b)

@@ -20,18 +20,23 @@ from .static import RAMP, SHADES, palette, png, visible_title
 
 
 def block_view(record: BlockRecord, *, title: str | None = None, note: str = "") -> OutputView:
-    """A record as a notebook output: heat map or slider, number line, table of the sixteen; tables
-    where scripts are off.
+    """A record as a notebook output: heat map or slider, number line, table of the sixteen.
+
+    Tables where scripts are off.
     """
     if not isinstance(record, BlockRecord):
         raise ValueError(
-            f"record: got {type(record).__name__}, takes a BlockRecord (block_map or outlier_frames make one)"
+            f"record: got {type(record).__name__}, "
+            "takes a BlockRecord (block_map or outlier_frames make one)"
         )
     title = title or record.name
     html_text = progressive_html(
         static_part(record, title, note), payload(record, title, note), "nvfp4"
     )
-    words = f"<{title}: {len(record.frames)} {'blocks' if record.shape else 'sizes of an outlier'} of {record.name}>"
+    words = (
+        f"<{title}: {len(record.frames)} {'blocks' if record.shape else 'sizes of an outlier'} of "
+        f"{record.name}>"
+    )
     return OutputView(html_text, words)
 
 
@@ -76,8 +81,9 @@ def _short(values) -> list[float]:
 
 
 def picture(record: BlockRecord) -> bytes:
-    """The heat map: rows of the weight across, blocks of a row down; light is a small error, dark
-    the largest.
+    """The heat map: rows of the weight across, blocks of a row down.
+
+    Light is a small error, dark the largest.
     """
     rows, blocks = record.shape
     errors = np.array([f.error for f in record.frames]).reshape(rows, blocks).T
@@ -92,10 +98,14 @@ def static_part(record: BlockRecord, title: str, note: str) -> str:
     if record.shape:
         rows, blocks = record.shape
         worst = max(f.error for f in record.frames)
-        words = f"Error of each block: {rows} rows across, {blocks} blocks of a row down; darkest {worst:.1%} of its size."
+        words = (
+            f"Error of each block: {rows} rows across, {blocks} blocks of a row down; "
+            f"darkest {worst:.1%} of its size."
+        )
         image = base64.b64encode(picture(record)).decode("ascii")
         parts.append(
-            f'<p>{words}</p><p><img alt="{words}" src="data:image/png;base64,{image}"></p>{_extremes(record)}'
+            f'<p>{words}</p><p><img alt="{words}" src="data:image/png;base64,{image}"></p>'
+            f"{_extremes(record)}"
         )
     else:
         parts.append(_growing(record))
@@ -108,7 +118,10 @@ def static_part(record: BlockRecord, title: str, note: str) -> str:
 
 def _sentence(f: BlockFrame) -> str:
     scale = f.block_scale * f.tensor_scale
-    return f"{f.label}: a code is worth {scale:.5g} = {f.block_scale:g} x {f.tensor_scale:.5g}; error {f.error:.1%}"
+    return (
+        f"{f.label}: a code is worth {scale:.5g} = {f.block_scale:g} x {f.tensor_scale:.5g}; "
+        f"error {f.error:.1%}"
+    )
 
 
 def _row(cells, tag: str = "td") -> str:
@@ -130,14 +143,16 @@ def _sixteen(record: BlockRecord, f: BlockFrame) -> str:
             f"{value - w:+.5f}",
         ]
         lines.append(_row([f"{i}{mark}", *numbers]))
-    return f"<table>{_row(['', 'weight', 'over the scale', 'code', 'stands for', 'error'], 'th')}{''.join(lines)}</table>"
+    head = _row(["", "weight", "over the scale", "code", "stands for", "error"], "th")
+    return f"<table>{head}{''.join(lines)}</table>"
 
 
 def _extremes(record: BlockRecord) -> str:
     order = sorted(record.frames, key=lambda f: f.error)
     named = [("least", order[0]), ("middle", order[len(order) // 2]), ("most", order[-1])]
     lines = [_row([name, f.label, f"{f.error:.1%}", f"{f.block_scale:g}"]) for name, f in named]
-    return f"<table>{_row(['error', 'block', 'share of its size', 'block scale'], 'th')}{''.join(lines)}</table>"
+    head = _row(["error", "block", "share of its size", "block scale"], "th")
+    return f"<table>{head}{''.join(lines)}</table>"
 
 
 def _growing(record: BlockRecord) -> str:

@@ -60,8 +60,9 @@ def reductions(available: int, most: int = 5) -> list[Reduction]:
 
 
 def pack_planes(values: np.ndarray) -> dict:
-    """Array -> {"t": type, "s": shape, "d": base64}; the low bytes of all values first, then the
-    next, deflated.
+    """Array -> {"t": type, "s": shape, "d": base64}.
+
+    The low bytes of all values first, then the next, deflated.
     """
     values = np.ascontiguousarray(values)
     kind, shape = {"f": "f", "u": "u", "b": "b"}[values.dtype.kind], list(values.shape)
@@ -162,8 +163,9 @@ def _canvas_payload(arrays: dict, table: np.ndarray, keep: Reduction) -> dict:
 
 
 def _drawn(arrays: dict, keep: Reduction) -> np.ndarray:
-    """Which draws stay when the others go: the accepted, the pinned, and those that are a kept
-    candidate anyway.
+    """Which draws stay when the others go.
+
+    The accepted, the pinned, and those that are a kept candidate anyway.
     """
     candidate = (arrays["sampled"][..., None] == arrays["top_ids"][..., : keep.candidates]).any(-1)
     return arrays["accepted"] | arrays["pinned"] | candidate

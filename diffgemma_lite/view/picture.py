@@ -28,7 +28,8 @@ def find_browser() -> str:
     )
     if found is None:
         raise ValueError(
-            "browser: none found; install Chromium (Debian: apt-get install chromium) or set DIFFGEMMA_BROWSER"
+            "browser: none found; install Chromium "
+            "(Debian: apt-get install chromium) or set DIFFGEMMA_BROWSER"
         )
     return found
 

@@ -38,7 +38,8 @@ def race_view(record: RaceRecord, *, title: str | None = None, note: str = "") -
     if len(html_text.encode()) > LIMIT:
         size = len(html_text.encode())
         raise ValueError(
-            f"record: makes {size:,} bytes, an output takes at most {LIMIT:,}; race a shorter answer"
+            f"record: makes {size:,} bytes, an output "
+            f"takes at most {LIMIT:,}; race a shorter answer"
         )
     seconds = " against ".join(f"{lane.total_seconds:.3g} s {lane.name}" for lane in record.lanes)
     return OutputView(html_text, f"<{title}: {seconds}>")
@@ -120,7 +121,8 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     def line(tag: str, cells: list[str]) -> str:
         return f"<tr>{''.join(f'<{tag}>{c}</{tag}>' for c in cells)}</tr>"
 
-    return f"<table>{line('th', [html.escape(c) for c in head])}{''.join(line('td', row) for row in rows)}</table>"
+    first = line("th", [html.escape(c) for c in head])
+    return f"<table>{first}{''.join(line('td', row) for row in rows)}</table>"
 
 
 def size_words(count: float) -> str:
@@ -169,7 +171,10 @@ def static_part(record: RaceRecord, title: str, note: str) -> str:
     numbers.
     """
     longest = max(lane.total_seconds for lane in record.lanes)
-    words = f"Tokens kept (height) over {longest:.3g} s (across), first {record.autoregressive.name}, then {record.canvas.name}; "
+    words = (
+        f"Tokens kept (height) over {longest:.3g} s "
+        f"(across), first {record.autoregressive.name}, then {record.canvas.name}; "
+    )
     words += "a tick below for every token or denoising step."
     image = base64.b64encode(picture(record)).decode("ascii")
     moments = [m * longest for m in MOMENTS]
@@ -179,17 +184,26 @@ def static_part(record: RaceRecord, title: str, note: str) -> str:
     ]
     heads = [f"{lane.name}: {what}" for lane in record.lanes for what in ("tokens kept", "text")]
     return (
-        f"<p><b>{html.escape(visible_title(title))}</b></p><p>{html.escape(machine_words(record.meta))}</p>"
+        f"<p><b>{html.escape(visible_title(title))}</b></p><p>"
+        f"{html.escape(machine_words(record.meta))}</p>"
         f"{_table(TOTALS, [_totals(lane) for lane in record.lanes])}"
-        "<p>A pass runs the model once; the prompt's pass and those that commit a canvas are counted. Seconds are wall time, "
+        "<p>A pass runs the model once; "
+        "the prompt's pass and those that commit a canvas are counted. Seconds are wall time, "
         "the run in the middle of those timed. Bytes are computed for every pass, not measured.</p>"
-        f'<p><img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{image}"></p><p>{html.escape(words)}</p>'
+        f'<p><img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{image}"></p>'
+        f"<p>{html.escape(words)}</p>"
         f"<p>Prompt:</p>{_text(record, record.prompt)}"
         f"{_table(['seconds', *heads], rows)}"
-        f"<p>[n of C accepted]: a canvas under way, its most likely tokens; they are kept with its last step.</p>"
-        f"{''.join(f'<p>{html.escape(l.name)}, the answer:</p>{_text(record, l.tokens)}{_events(l)}' for l in record.lanes)}"
+        "<p>[n of C accepted]: a canvas under way, its most likely tokens; "
+        "they are kept with its last step.</p>"
+        f"{''.join(_answer(record, lane) for lane in record.lanes)}"
         f"{f'<p>{html.escape(visible_title(note))}</p>' if note else ''}"
     )
+
+
+def _answer(record: RaceRecord, lane: Lane) -> str:
+    said = f"<p>{html.escape(lane.name)}, the answer:</p>"
+    return f"{said}{_text(record, lane.tokens)}{_events(lane)}"
 
 
 def _text(record: RaceRecord, ids: list[int]) -> str:
@@ -227,4 +241,7 @@ def _events(lane: Lane) -> str:
             [f"{n + 1}", f"{lane.seconds[n]:.4f}", f"{lane.kept[n]}", f"{lane.passes[n]}", read]
         )
     what = "steps" if lane.accepted[0] else "tokens"
-    return f"<details><summary>{html.escape(lane.name)}: all {len(rows)} {what} in numbers</summary>{_table(head, rows)}</details>"
+    return (
+        f"<details><summary>{html.escape(lane.name)}: all {len(rows)} {what} in numbers</summary>"
+        f"{_table(head, rows)}</details>"
+    )

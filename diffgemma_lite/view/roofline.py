@@ -44,8 +44,9 @@ def step_name(queries: int) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """One step on the roofline. Bytes are weights and cache; activations are kept apart, since the
-    floor leaves them out.
+    """One step on the roofline.
+
+    Bytes are weights and cache; activations are kept apart, since the floor leaves them out.
     """
 
     kind: str  # "canvas" or "one token"
@@ -69,8 +70,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Points by precision and kind, and the roofs they are drawn under; the first device sets the
-    points' height.
+    """Points by precision and kind, and the roofs they are drawn under.
+
+    The first device sets the points' height.
     """
 
     devices: tuple[Hardware, ...]
@@ -84,8 +86,9 @@ class Roofline:
     prefix: int
 
     def roofs(self, device: Hardware) -> dict[str, float]:
-        """Peaks of the dtypes that the shown precisions compute in; all the device has, if it has
-        none of those.
+        """Peaks of the dtypes that the shown precisions compute in.
+
+        All the device has, if it has none of those.
         """
         wanted = {dtype for name in self.precisions for dtype in PRECISIONS[name].dtype.values()}
         return {
@@ -119,7 +122,8 @@ class Roofline:
         canvas, batch = self.first
         one, many = (self.points[self.precisions[0], q, batch] for q in (1, canvas))
         return (
-            f"<Roofline on {self.devices[0].name}, {self.precisions[0]}, batch {batch}, prefix {self.prefix}: one token "
+            f"<Roofline on {self.devices[0].name}, {self.precisions[0]}, batch {batch}, "
+            f"prefix {self.prefix}: one token "
             f"{one.intensity:.3g} FLOPs a byte, canvas of {canvas} {many.intensity:.3g}>"
         )
 
@@ -164,7 +168,8 @@ def roofline(
     named = tuple(precisions) if precisions is not None else _computable(devices[0])
     if not named or set(named) - set(PRECISIONS):
         raise ValueError(
-            f"precisions: got {named!r} on {devices[0].name}, takes some of {', '.join(PRECISIONS)} that it has peaks for"
+            f"precisions: got {named!r} on {devices[0].name}, "
+            f"takes some of {', '.join(PRECISIONS)} that it has peaks for"
         )
     points = {
         (p, q, b): _point(

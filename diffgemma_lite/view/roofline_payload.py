@@ -11,7 +11,8 @@ from .roofline import SPAN, Point, Roofline, si
 from .roofline_static import corners, heights, sources
 
 KEY = (
-    "Squares: steps of the chosen canvas, circles: one-token steps; one mark a batch, the filled one is chosen. A mark's height is "
+    "Squares: steps of the chosen canvas, circles: one-token steps; "
+    "one mark a batch, the filled one is chosen. A mark's height is "
     "what its floor on the first device would reach. Lines: roofs, broken where they were measured."
 )
 
@@ -20,7 +21,8 @@ def payload(r: Roofline) -> dict:
     bottom, top = heights(r)
     devices = (*r.devices, *r.measured)
     return {
-        "title": f"Roofline: steps of the model under {', '.join(d.name for d in devices)}; prefix {r.prefix:,}",
+        "title": f"Roofline: steps of the model under {', '.join(d.name for d in devices)}; "
+        f"prefix {r.prefix:,}",
         "key": KEY,
         "span": SPAN,
         "heights": [bottom, top],

@@ -101,7 +101,10 @@ def figure(r: Roofline) -> go.Figure:
 
 
 def _roofs(r: Roofline, device: Hardware, colour: str, broken: bool):
-    """One line a dtype, its name at its end; a device whose peaks are not known has only the slope."""
+    """One line a dtype, its name at its end.
+
+    A device whose peaks are not known has only the slope.
+    """
     bandwidth = f"{device.name}: {si(device.bandwidth.value, 'B/s')}<br>{device.bandwidth.source}"
 
     def line(name: str, x: list[float], y: list[float], text: list[str]) -> go.Scatter:
@@ -158,7 +161,8 @@ def _all_coordinates(r: Roofline, precision: str, groups: tuple[int, ...]) -> di
 def words(p: Point, precision: str) -> str:
     """What a point says on hover: totals, then the parts from the longest floor down."""
     head = (
-        f"<b>{step_name(p.queries)}, batch {p.batch}, {precision}</b><br>{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, "
+        f"<b>{step_name(p.queries)}, batch {p.batch}, {precision}</b><br>"
+        f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, "
         f"{p.intensity:.3g} FLOPs a byte<br>floor {si(p.seconds, 's')} "
         f"(activations, not in it: {si(p.bytes_activations, 'B')})"
     )

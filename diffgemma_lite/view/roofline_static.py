@@ -52,7 +52,10 @@ def _parts(r: Roofline) -> str:
         *(f"{step_name(p.queries)}: {what}" for p in both for what in ("bytes", "FLOPs", "floor")),
     ]
     title = f"One step on {r.devices[0].name}, {precision}, batch {batch}, prefix {r.prefix}"
-    note = "Bytes are weights and cache. The floor of a part is the sum over its ops of the longer of moving and computing."
+    note = (
+        "Bytes are weights and cache. "
+        "The floor of a part is the sum over its ops of the longer of moving and computing."
+    )
     return f"<p><b>{html.escape(title)}</b></p>{_table(head, rows)}<p>{note}</p>"
 
 
@@ -68,7 +71,8 @@ def _steps(r: Roofline, precision: str) -> str:
     for queries in (1, *r.canvases):
         points = [r.points[precision, queries, batch] for batch in r.batches]
         cells = (
-            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, {si(p.seconds, 's')}"
+            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, "
+            f"{si(p.seconds, 's')}"
             for p in points
         )
         rows.append([step_name(queries), *cells])
@@ -95,8 +99,7 @@ def sources(r: Roofline) -> list[list[str]]:
     return rows
 
 
-# ---- the picture: what the sliders start with
-# --------------------------------------------------------------------------
+# ---- the picture: what the sliders start with ----------------------------------------------------
 
 Place = Callable[[float, float], tuple[float, float]]
 
@@ -111,8 +114,9 @@ def heights(r: Roofline) -> tuple[float, float]:
 
 
 def corners(r: Roofline, device: Hardware) -> dict[str, list[tuple[float, float]]]:
-    """dtype -> (FLOPs per byte, FLOP/s) of its roof's corners; a device whose peaks are not known
-    has only the slope.
+    """dtype -> (FLOPs per byte, FLOP/s) of its roof's corners.
+
+    A device whose peaks are not known has only the slope.
     """
     (bottom, top), slope = heights(r), device.bandwidth.value
     start = max(SPAN[0], bottom / slope)
@@ -145,7 +149,10 @@ def _text(
     x: float, y: float, words: str, *, anchor: str = "start", size: int = 10, colour: str = "#222"
 ) -> str:
     halo = 'stroke="#fff" stroke-width="3" paint-order="stroke"'
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" {halo}>{html.escape(words)}</text>'
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" {halo}>'
+        f"{html.escape(words)}</text>"
+    )
 
 
 def _drawn_roofs(r: Roofline, at: Place) -> Iterator[str]:
@@ -157,7 +164,9 @@ def _drawn_roofs(r: Roofline, at: Place) -> Iterator[str]:
         for dtype, route in corners(r, device).items():
             places = [at(*corner) for corner in route]
             line = " ".join(f"{x},{y}" for x, y in places)
-            yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
+            yield (
+                f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
+            )
             yield _text(
                 places[-1][0],
                 places[-1][1] - 4,
@@ -173,7 +182,10 @@ def _drawn_points(r: Roofline, at: Place) -> Iterator[str]:
         for batch in r.batches:
             p = r.points[r.precisions[0], queries, batch]
             (x, y), chosen = at(p.intensity, p.rate), batch == r.first[1]
-            yield f'<circle cx="{x}" cy="{y}" r="6" stroke="{colour}" fill="{colour if chosen else "none"}"/>'
+            yield (
+                f'<circle cx="{x}" cy="{y}" r="6" stroke="{colour}" '
+                f'fill="{colour if chosen else "none"}"/>'
+            )
             if chosen:
                 yield _text(x + 9, y + 14, f"{step_name(queries)}, batch {batch}", size=12)
 

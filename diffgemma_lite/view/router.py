@@ -25,12 +25,14 @@ PICTURED = 4  # layers in the picture and in the table of positions
 
 
 def router_view(record: RoutingRecord, *, title: str | None = None, note: str = "") -> OutputView:
-    """A record as a notebook output under 300 kB: layers, positions and experts to choose; tables
-    where scripts are off.
+    """A record as a notebook output under 300 kB: layers, positions and experts to choose.
+
+    Tables where scripts are off.
     """
     if not isinstance(record, RoutingRecord):
         raise ValueError(
-            f"record: got {type(record).__name__}, takes a RoutingRecord (routing_record(...) makes one)"
+            f"record: got {type(record).__name__}, "
+            "takes a RoutingRecord (routing_record(...) makes one)"
         )
     if title is not None and not isinstance(title, str):
         raise ValueError(f"title: got {type(title).__name__}, takes a string")
@@ -50,11 +52,15 @@ def router_view(record: RoutingRecord, *, title: str | None = None, note: str = 
 
 
 def payload(record: RoutingRecord, title: str, note: str, kept: list[int]) -> dict:
-    """What the module gets as `data`: positions of the kept layers, loads and counts of all; ids
-    are places in `texts`.
+    """What the module gets as `data`: positions of the kept layers, loads and counts of all.
+
+    Ids are places in `texts`.
     """
     table, ids = np.unique(record.ids, return_inverse=True)
-    left_out = f"To keep the page small: positions are kept for layers {', '.join(str(n + 1) for n in kept)}."
+    left_out = (
+        "To keep the page small: positions are kept for layers "
+        f"{', '.join(str(n + 1) for n in kept)}."
+    )
     words = [note, left_out if len(kept) < len(record.index) else ""]
     return {
         "title": title,
@@ -97,14 +103,21 @@ def _table(head: list[str], rows: list[list]) -> str:
 
 
 def static_part(record: RoutingRecord, title: str, note: str) -> str:
-    """The complete view without a script: a picture, the load of every expert in every layer, and
-    the growing counts.
+    """The complete view without a script.
+
+    A picture, the load of every expert in every layer, and the growing counts.
     """
     layers, size, k = record.index.shape
     shown = kept_steps(layers, min(PICTURED, layers))
     names = ", ".join(str(n + 1) for n in shown)
-    words = f"{record.num_experts} experts (down) by {size} positions (across), layers {names} one below the other: dark "
-    words += f"where the position goes to that expert, the darker the larger its weight. Each position goes to {k}."
+    words = (
+        f"{record.num_experts} experts (down) by {size} positions "
+        f"(across), layers {names} one below the other: dark "
+    )
+    words += (
+        "where the position goes to that expert, the darker the larger its weight. "
+        f"Each position goes to {k}."
+    )
     image = base64.b64encode(picture(record, shown)).decode("ascii")
     heads = [
         "layer",
@@ -116,18 +129,21 @@ def static_part(record: RoutingRecord, title: str, note: str) -> str:
         "least busy",
         "never used",
     ]
-    loads = record.expert_load
+    every, some = [f"layer {n + 1}" for n in range(layers)], [f"layer {n + 1}" for n in shown]
+    loads = [[n + 1, *record.expert_load[n].tolist()] for n in range(layers)]
     return (
         f"<p><b>{html.escape(visible_title(title))}</b></p><p>{html.escape(words)}</p>"
         f'<p><img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{image}"></p>'
-        f"<p>Load of the experts over {size} positions; the even share is {record.even_share:.1f} positions an expert.</p>"
+        f"<p>Load of the experts over {size} positions; "
+        f"the even share is {record.even_share:.1f} positions an expert.</p>"
         f"{_table(heads, [_layer_row(record, layer) for layer in range(layers)])}"
-        "<p>Different experts touched by the first n positions; equal chances give E × (1 − (1 − k/E)ⁿ).</p>"
-        f"{_table(['n', 'equal chances', *(f'layer {n + 1}' for n in range(layers))], _growth_rows(record))}"
+        "<p>Different experts touched by the first n positions; "
+        "equal chances give E × (1 − (1 − k/E)ⁿ).</p>"
+        f"{_table(['n', 'equal chances', *every], _growth_rows(record))}"
         f"<details><summary>Positions of every expert</summary>"
-        f"{_table(['layer', *map(str, range(record.num_experts))], [[n + 1, *loads[n].tolist()] for n in range(layers)])}</details>"
+        f"{_table(['layer', *map(str, range(record.num_experts))], loads)}</details>"
         f"<details><summary>Experts of every position, with their weights: layers {names}</summary>"
-        f"{_table(['position', 'token', *(f'layer {n + 1}' for n in shown)], _position_rows(record, shown))}</details>"
+        f"{_table(['position', 'token', *some], _position_rows(record, shown))}</details>"
         f"{f'<p>{html.escape(visible_title(note))}</p>' if note else ''}"
     )
 

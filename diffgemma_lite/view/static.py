@@ -1,5 +1,6 @@
-"""The part of a view that needs no script: a table of steps, a filmstrip of the canvas, one
-picture.
+"""The part of a view that needs no script.
+
+A table of steps, a filmstrip of the canvas, one picture.
 
 It is what a reader sees on a code-hosting page, in a notebook that is not trusted, or with scripts
 off, so it is complete by itself and says everything in words and symbols: ✓ accepted, × renoised, Δ
@@ -26,7 +27,10 @@ RAMP = {
     "dark": ["#1a1c22", "#3b1f4c", "#842b52", "#cc593f", "#f0a04c", "#fbe8a9"],
 }
 SYMBOLS = {"accepted": "✓", "renoised": "×", "pinned": "■", "final": "=", "cut": "–"}
-KEY = "✓ accepted, × renoised, Δ its best guess changed in this step, ■ pinned, = final, – after the end token (not kept)"
+KEY = (
+    "✓ accepted, × renoised, Δ its best guess changed in this step, ■ pinned, = final, "
+    "– after the end token (not kept)"
+)
 
 
 SHADES = 16  # of the picture; its palette holds them and, last, white and the ink of the ticks
@@ -60,7 +64,10 @@ def palette() -> np.ndarray:
 
 
 def picture(rows: list[dict]) -> bytes:
-    """Steps down, positions across, colour the entropy; an accepted position has a dark tick below."""
+    """Steps down, positions across, colour the entropy.
+
+    An accepted position has a dark tick below.
+    """
     most = max(float(r["entropy"].max()) for r in rows) or 1.0
     widest = max(r["entropy"].shape[1] for r in rows)
     wide, high = (4, 8) if widest <= 256 else (2, 6)
@@ -116,15 +123,22 @@ def _canvas_tables(trace: Trace, r: dict, stop: str, kept: int, name: str) -> st
     n_steps = len(r["temperature"])
     shown = sorted({0, n_steps // 4, n_steps // 2, (3 * n_steps) // 4, n_steps - 1})
     film = "".join(
-        f"<tr><td>{n + 1}</td>{_step_cells(r, n)}<td style='text-align:left'><code>{_film(trace, r, n, kept)}</code></td></tr>"
+        f"<tr><td>{n + 1}</td>{_step_cells(r, n)}<td style='text-align:left'><code>"
+        f"{_film(trace, r, n, kept)}</code></td></tr>"
         for n in shown
     )
-    film += f"<tr><td>committed</td>{'<td></td>' * 4}<td style='text-align:left'><code>{_film(trace, r, n_steps, kept)}</code></td></tr>"
+    film += (
+        f"<tr><td>committed</td>{'<td></td>' * 4}<td style='text-align:left'><code>"
+        f"{_film(trace, r, n_steps, kept)}</code></td></tr>"
+    )
     every = "".join(f"<tr><td>{n + 1}</td>{_step_cells(r, n)}</tr>" for n in range(n_steps))
     return (
-        f"<p>{html.escape(name)}: {n_steps} denoising steps, stopped because: {html.escape(stop)}.</p>"
-        f"<table><tr>{HEAD}<th style='text-align:left'>canvas (sampled tokens)</th></tr>{film}</table>"
-        f"<details><summary>All {n_steps} steps in numbers</summary><table><tr>{HEAD}</tr>{every}</table></details>"
+        f"<p>{html.escape(name)}: {n_steps} denoising steps, stopped because: "
+        f"{html.escape(stop)}.</p>"
+        f"<table><tr>{HEAD}<th style='text-align:left'>canvas (sampled tokens)</th></tr>"
+        f"{film}</table>"
+        f"<details><summary>All {n_steps} steps in numbers</summary><table><tr>{HEAD}</tr>"
+        f"{every}</table></details>"
     )
 
 
@@ -138,7 +152,10 @@ def static_part(trace: Trace, row: int, title: str) -> str:
     indices = [i for i, c in enumerate(trace.canvases) if c.steps[row] > 0]
     rows = [row_arrays(trace.canvases[i], row) for i in indices]
     image = base64.b64encode(picture(rows)).decode("ascii")
-    words = "Entropy of every position (across) at every denoising step (down): light is sure, dark is unsure; "
+    words = (
+        "Entropy of every position (across) at every denoising step "
+        "(down): light is sure, dark is unsure; "
+    )
     words += "a dark tick under a position: accepted."
     parts, kept = [], len(trace.tokens[row])
     for order, (i, r) in enumerate(zip(indices, rows, strict=True)):
@@ -152,7 +169,8 @@ def static_part(trace: Trace, row: int, title: str) -> str:
         f"<p><b>{html.escape(visible_title(title))}</b></p><p>{html.escape(words)}</p>"
         f'<p><img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{image}"></p>'
         f"<p>Marks: {html.escape(KEY)}.</p>{''.join(parts)}"
-        f"<p>Text that was kept ({len(trace.tokens[row])} tokens):</p><pre>{html.escape(final_text(trace, row))}</pre>"
+        f"<p>Text that was kept ({len(trace.tokens[row])} tokens):</p><pre>"
+        f"{html.escape(final_text(trace, row))}</pre>"
     )
 
 

@@ -46,8 +46,10 @@ def browser_path() -> str:
 
 
 # a kernel that dies leaves Run All waiting for ever
-WATCH_KERNEL = """window.jupyterapp.shell.currentWidget.sessionContext.statusChanged.connect((_, status) => {
-  if (['dead', 'autorestarting', 'restarting', 'terminating'].includes(status) && !window.ran) window.ran = status; });"""
+WATCH_KERNEL = """const session = window.jupyterapp.shell.currentWidget.sessionContext;
+session.statusChanged.connect((_, status) => {
+  if (['dead', 'autorestarting', 'restarting', 'terminating'].includes(status) && !window.ran)
+    window.ran = status; });"""
 
 
 COUNT_COLOURS = """async (data) => {
@@ -89,8 +91,9 @@ class Complaints:
         page.on("requestfailed", self._failed)
 
     def _failed(self, request) -> None:
-        """A page that is left or loaded again drops what it was still reading of its own; that is
-        no fault of it.
+        """A page that is left or loaded again drops what it was still reading of its own.
+
+        That is no fault of it.
         """
         if not (request.url.startswith("blob:") and "ERR_ABORTED" in str(request.failure)):
             self.add(f"request: {request.url[:120]} {request.failure}")
@@ -203,7 +206,9 @@ class Lab:
     def run_all(self, page, timeout: float) -> list[str]:
         """Run every cell and wait for the last; returns the errors that cells put out."""
         page.wait_for_function(
-            "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
+            "() => "
+            "window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === "
+            "'idle'",
             timeout=PATIENCE,
         )
         run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"

@@ -8,7 +8,10 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from diffgemma_lite.course.gate import PLOTLY
 
-SVG = '<p>before</p><img alt="x" src="data:image/svg+xml;base64,PHN2Zy8+"><table><tr><td>7</td></tr></table>'
+SVG = (
+    '<p>before</p><img alt="x" src="data:image/svg+xml;base64,PHN2Zy8+"><table><tr>'
+    "<td>7</td></tr></table>"
+)
 
 
 def shown(sliders: bool = False, page: str | None = None):

@@ -1,5 +1,6 @@
-"""A made-up race for the tests of its view: two canvases against single tokens, no model and no
-clock behind it.
+"""A made-up race for the tests of its view.
+
+Two canvases against single tokens, no model and no clock behind it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Simulated traces for the tests of the views: a numpy imitation of the entropy-bound rule, with no
-model behind it.
+"""Simulated traces for the tests of the views.
+
+A numpy imitation of the entropy-bound rule, with no model behind it.
 
 A test fixture only. Probabilities are made up and sharpen as steps pass; everything after them
 (draw, entropy, order, budget, accept, renoise, revise) follows the published rule, so the views can
@@ -16,17 +17,20 @@ import numpy as np
 from diffgemma_lite.trace import CanvasTrace, Trace
 
 SENTENCE = (
-    "the model reads every position at once and keeps those it is sure of while others are drawn again from noise so a "
-    "sentence settles from its easy words to hard ones def return self if not in None import for open close ( ) : = , . \n"
+    "the model reads every position at once and keeps those it is sure of while others are drawn "
+    "again from noise so a "
+    "sentence settles from its easy words to hard ones def return self if not in None import for "
+    "open close ( ) : = , . \n"
 )
 WORDS = SENTENCE.split(" ")
 
 HOSTILE = [
-    "<script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "</script><b>bold", "</pre></td><h1>x",
-    '"', "'", "&amp;", "&", "\u202eabc", "\u202dxy\u202c", "\u200b", "a\u200db", "\u0301", "e\u0301", "\u0345\u0301z",
-    "\x00", "\x07\x1b[31m", "\n", "\r\n", "\t", "\u00a0", "\u3164", "\ufeff", "\ufffd", "\u2028", "\U000e0041", "שלום",
-    "مرحبا", "👩\u200d👩\u200d👧", "", " ", "  two", "`${1}`", "\\u202e", "{{x}}", "$x$", "-->", "<!--", "]]>",
-    "javascript:alert(1)", "\u00ad", "\u2066iso\u2069", "漢字", "ﷺ", "x" * 60,
+    "<script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "</script><b>bold",
+    "</pre></td><h1>x", '"', "'", "&amp;", "&", "\u202eabc", "\u202dxy\u202c", "\u200b", "a\u200db",
+    "\u0301", "e\u0301", "\u0345\u0301z", "\x00", "\x07\x1b[31m", "\n", "\r\n", "\t", "\u00a0",
+    "\u3164", "\ufeff", "\ufffd", "\u2028", "\U000e0041", "שלום", "مرحبا", "👩\u200d👩\u200d👧", "",
+    " ", "  two", "`${1}`", "\\u202e", "{{x}}", "$x$", "-->", "<!--", "]]>", "javascript:alert(1)",
+    "\u00ad", "\u2066iso\u2069", "漢字", "ﷺ", "x" * 60,
 ]  # fmt: skip
 
 
@@ -45,8 +49,9 @@ def simulate(
     label=None,
     layers=0,
 ) -> Trace:
-    """A Trace of `canvases` canvases [B, C], N steps each; with `layers` it has the attention of so
-    many.
+    """A Trace of `canvases` canvases [B, C], N steps each.
+
+    With `layers` it has the attention of so many.
     """
     rng = np.random.default_rng(seed)
     made = [_canvas(rng, C, N, V, K, B, pinned if i == 0 else (), bound) for i in range(canvases)]
@@ -124,8 +129,9 @@ def _canvas(rng, C, N, V, K, B, pinned, bound) -> CanvasTrace:
 
 
 def add_attention(canvas: CanvasTrace, prefix: int, layers: int, seed=0, kept=4) -> None:
-    """Four targets of every position in a row of `prefix` + C positions; a few of them move from
-    step to step.
+    """Four targets of every position in a row of `prefix` + C positions.
+
+    A few of them move from step to step.
     """
     rng = np.random.default_rng(seed + 99)
     N, B, C = canvas.canvas.shape

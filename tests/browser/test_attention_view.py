@@ -23,8 +23,9 @@ PROMPT = 11
 
 @pytest.fixture(scope="module")
 def run():
-    """A real run of the small model: its trace, and for each canvas and step what `observe` saw in
-    a second pass.
+    """A real run of the small model.
+
+    Its trace, and for each canvas and step what `observe` saw in a second pass.
     """
     model, settings, steps = tiny(), sampler(), []
     ids = random_ids(1, PROMPT, seed=4)
@@ -78,7 +79,8 @@ def marked(page) -> dict[str, tuple[int, int]]:
     """Rank -> (canvas, position) of the cells that carry a mark."""
     return dict(
         page.locator(".cell[data-attended]").evaluate_all(
-            "all => all.map((x) => [x.dataset.attended, [Number(x.dataset.c), Number(x.dataset.p)]])"
+            "all => all.map((x) => [x.dataset.attended, [Number(x.dataset.c), "
+            "Number(x.dataset.p)]])"
         )
     )
 

@@ -1,5 +1,6 @@
-"""The knob panel in a real browser, without a kernel: every knob is there, what is turned is sent,
-what comes is shown.
+"""The knob panel in a real browser, without a kernel.
+
+Every knob is there, what is turned is sent, what comes is shown.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from diffgemma_lite.view.text import visible
 
 # as a reader finds them: the label, and the kind of control
 LABELS = {
-    "prompt": "Prompt", "seed": "Seed", "steps": "Denoising steps, at most", "bound": "Entropy bound", "t_max": "First temperature",
-    "t_min": "Last temperature", "self_conditioning": "Self-conditioning", "stop": "Stop when stable",
+    "prompt": "Prompt", "seed": "Seed", "steps": "Denoising steps, at most",
+    "bound": "Entropy bound", "t_max": "First temperature", "t_min": "Last temperature",
+    "self_conditioning": "Self-conditioning", "stop": "Stop when stable",
 }  # fmt: skip
 
 
@@ -63,7 +65,8 @@ def test_the_keyboard_alone_turns_the_knobs_and_runs(open_page, knobs_file):
         page.keyboard.press("Tab")
         reached.append(
             page.evaluate(
-                "() => { let e = document.activeElement; while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
+                "() => { let e = document.activeElement; "
+                "while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
                 "return e.dataset.knob ?? e.textContent; }"
             )
         )
@@ -153,12 +156,14 @@ def test_a_new_trace_is_shown_at_its_end_and_scrubbing_asks_the_kernel_nothing(
     data = page.evaluate("() => ({ ...window.model.get('data'), run: 1 })")
     send(page, data=data)
     page.wait_for_function(  # another slider than before: the player is made anew
-        "() => { const s = document.querySelector('[data-stage]').shadowRoot.querySelector('input[type=range]');"
+        "() => { const s = "
+        "document.querySelector('[data-stage]').shadowRoot.querySelector('input[type=range]');"
         "return s.value === s.max; }"
     )
     page.evaluate(
         "() => { window.sent = 0; const { set, save_changes } = window.model;"
-        "window.model.set = (...given) => { window.sent++; set(...given); }; window.model.save_changes = () => { window.sent++; }; }"
+        "window.model.set = (...given) => { window.sent++; set(...given); }; "
+        "window.model.save_changes = () => { window.sent++; }; }"
     )
     for n in range(50):
         slider.evaluate("(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", n % 5)

@@ -31,7 +31,8 @@ WIDGET_ERROR = "Error displaying widget"
 LAB_NOISE = ("/api/workspaces/", "net::ERR_ABORTED", "/api/me", "lspws", "/lsp/", "preload")
 
 SPECIMEN = [
-    "import time\nfrom raced import raced\nfrom routed import routed\nfrom simulated import simulate\n"
+    "import time\nfrom raced import raced\nfrom routed import routed\n"
+    "from simulated import simulate\n"
     "from diffgemma_lite.view import live_player, noise_view, player, race_view, router_view\n"
     "from diffgemma_lite.view.noise_record import noise_record",
     "player(simulate(48, 8, pinned=(2,), layers=2), title='Specimen')",
@@ -40,9 +41,12 @@ SPECIMEN = [
     "noise_view(noise_record(list(range(24)), lambda i: f' w{i}', 32), title='Specimen of noise')",
     "from diffgemma_lite import Config\nfrom diffgemma_lite.view import roofline\n"
     "roofline(Config.preset('python_small'), canvases=(8, 64), batches=(1, 4), canvas=64)",
-    "import torch\nfrom diffgemma_lite.view.nvfp4_record import block_map\nfrom diffgemma_lite.view.nvfp4_view import block_view\n"
-    "block_view(block_map(torch.randn(6, 32, generator=torch.Generator().manual_seed(0)), 'a weight'))",
-    "import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 3, 2]), layout=dict(title='A bare figure'))",
+    "import torch\nfrom diffgemma_lite.view.nvfp4_record import block_map\n"
+    "from diffgemma_lite.view.nvfp4_view import block_view\n"
+    "block_view(block_map(torch.randn(6, 32, generator=torch.Generator().manual_seed(0)), "
+    "'a weight'))",
+    "import plotly.graph_objects as go\n"
+    "go.Figure(go.Scatter(y=[1, 3, 2]), layout=dict(title='A bare figure'))",
     """def run(settings, on_step):
     for n in range(settings["steps"]):
         time.sleep(0.05)
@@ -102,8 +106,9 @@ def lab_page(chromium, lab):
 
 # words of each view's static part
 KEYS = {
-    "player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed", "router": "busiest expert", "race": "Tokens kept (height)",
-    "roofline": "Bytes are weights and cache.", "nvfp4": "over the scale",
+    "player": "Marks: ✓ accepted", "noise": "Marks: ≠ changed", "router": "busiest expert",
+    "race": "Tokens kept (height)", "roofline": "Bytes are weights and cache.",
+    "nvfp4": "over the scale",
 }  # fmt: skip
 
 
@@ -237,7 +242,8 @@ def assert_live_widget(page, panel, fails: bool) -> None:
     assert words.text_content().startswith("done"), panel.locator(".error").inner_text()
     until(  # the new trace is unpacked after the words say done
         page,
-        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s && s.max > 0 && s.value === s.max; }",
+        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); "
+        "return s && s.max > 0 && s.value === s.max; }",
         panel.element_handle(),
         LIVE_SECONDS * 1000,
     )
@@ -268,7 +274,8 @@ def assert_cancel(page, panel) -> None:
     assert int(bar.get_attribute("max")) == 200
     until(
         page,
-        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); return s.max >= 1 && s.max < 200; }",
+        "p => { const s = p.parentNode.querySelector('.knobs ~ * input[type=range]'); "
+        "return s.max >= 1 && s.max < 200; }",
         panel.element_handle(),
     )
 
@@ -291,7 +298,10 @@ def assert_views_live(page, notebook: Path) -> None:
 
 
 def assert_plays(page, first) -> None:
-    """The slider, the arrows and Play move its cells; an arrow in a cell goes to the next position."""
+    """The slider, the arrows and Play move its cells.
+
+    An arrow in a cell goes to the next position.
+    """
     slider, cells = first.locator("input[type=range]"), first.locator(".grid .cell")
     slider.fill("0")
     before = cells.all_text_contents()
@@ -378,8 +388,9 @@ def test_exported_page_plays_with_the_network_off(notebook, open_page, tmp_path)
 
 
 def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
-    """The presentation's own script comes from the network and is missing here; the players must
-    not need it.
+    """The presentation's own script comes from the network and is missing here.
+
+    The players must not need it.
     """
     if not recorded(notebook) + figures(notebook):
         pytest.skip("this notebook holds no recorded player and no figure")
@@ -407,8 +418,9 @@ def test_slides_play_with_the_network_off(notebook, open_page, tmp_path):
 
 
 def test_a_notebook_without_a_browser_is_skipped_by_name_or_fails_in_ci(monkeypatch):
-    """What a machine without chromium says: the command that installs it; and that CI does not pass
-    by skipping.
+    """What a machine without chromium says: the command that installs it.
+
+    And that CI does not pass by skipping.
     """
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delenv("CI", raising=False)

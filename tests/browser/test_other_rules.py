@@ -1,5 +1,6 @@
-"""A trace of a step that does not follow the entropy bound: the inspector says so instead of
-inventing a reason.
+"""A trace of a step that does not follow the entropy bound.
+
+The inspector says so instead of inventing a reason.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def test_not_accepted_although_the_bound_allows_it(inspector):
     trace.canvases[0].accepted[:] = False
     words = inspector(trace, int(order(trace, step)[0]), step)
     assert (
-        words
-        == "Not accepted, although nothing is used before it (the bound is 0.100 nats): this step follows another rule."
+        words == "Not accepted, although nothing is used before it "
+        "(the bound is 0.100 nats): this step follows another rule."
     )
 
 

@@ -26,7 +26,10 @@ def exported(tmp_path_factory):
     view = new_output(
         "execute_result", player(simulate(12, 3))._repr_mimebundle_(), execution_count=1
     )
-    prose = "# Title\n\nSome `code`.\n\n<details><summary>Answer</summary>\n\nIt is *folded*.\n</details>"
+    prose = (
+        "# Title\n\nSome `code`.\n\n<details><summary>Answer</summary>\n\n"
+        "It is *folded*.\n</details>"
+    )
     cells = [
         new_markdown_cell(prose),
         new_code_cell("show()", execution_count=1, outputs=[words, view]),

@@ -1,5 +1,6 @@
-"""Pictures that come from a command: of a made-up trace, of the plotly figures of a notebook, and
-those kept in assets/.
+"""Pictures that come from a command.
+
+Of a made-up trace, of the plotly figures of a notebook, and those kept in assets/.
 """
 
 from __future__ import annotations

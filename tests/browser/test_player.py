@@ -55,10 +55,12 @@ def pause_after(page, n: int, key: str | None = None) -> int:
     Returns the frame it stopped at.
     """
     return page.evaluate(
-        f"""async ([n, key]) => {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
+        f"""async ([n, key]) =>
+          {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
         while (Number(range.value) <= n) await new Promise((next) => requestAnimationFrame(next));
         if (key === null) root.querySelector('.controls .primary').click();
-        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{ key, bubbles: true, composed: true, cancelable: true }}));
+        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown',
+          {{ key, bubbles: true, composed: true, cancelable: true }}));
         return Number(range.value); }}""",
         [n, key],
     )
@@ -133,7 +135,8 @@ def test_play_pause_step_scrub_and_speed(open_page, page_file):
 
 def focused(page) -> str:
     return page.evaluate(
-        "() => { let e = document.activeElement; while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
+        "() => { let e = document.activeElement; "
+        "while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
         "return e.dataset?.p ?? e.getAttribute('aria-label') ?? e.value ?? e.tagName; }"
     )
 
@@ -324,8 +327,9 @@ def test_two_traces_side_by_side(open_page, tmp_path):
 
 
 def test_a_full_canvas_opens_and_scrubs_in_time(open_page, page_file, tmp_path):
-    """256 x 48: a page opens within a second; each of 49 far jumps takes under 50 ms, style, layout
-    and paint included.
+    """256 x 48: a page opens within a second.
+
+    Each of 49 far jumps takes under 50 ms, style, layout and paint included.
 
     Counted in processor time of the page's main thread, the best of three and of four passes, so
     that whatever else this machine is doing counts little.
@@ -397,9 +401,12 @@ def test_reduced_motion_and_both_themes(open_page, page_file):
         assert worst >= 4.5, worst
 
 
-CONTRAST = """cells => { const lum = (css) => { const [r, g, b] = css.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
-  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color), b = lum(s.backgroundColor);
+CONTRAST = """cells => { const lum = (css) => {
+  const [r, g, b] = css.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
+  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color),
+    b = lum(s.backgroundColor);
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })); }"""
 
 

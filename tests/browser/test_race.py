@@ -1,5 +1,6 @@
-"""The race in a real browser, from a file, with the network off: what stands in the lanes at a
-time, and that time passes.
+"""The race in a real browser, from a file, with the network off.
+
+What stands in the lanes at a time, and that time passes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def numbers(page, lane: int) -> dict[str, str]:
         .nth(lane)
         .locator("dl > div")
         .evaluate_all(
-            "all => all.map((x) => [x.querySelector('dt').textContent, x.querySelector('dd').textContent])"
+            "all => all.map((x) => [x.querySelector('dt').textContent, "
+            "x.querySelector('dd').textContent])"
         )
     )
 
@@ -108,18 +110,22 @@ def test_the_verdict_goes_to_the_other_lane_where_the_numbers_do(open_page, tmp_
 
 
 def test_it_plays_in_the_recorded_time(open_page, race_file, record):
-    """At 1/32 of the speed: the browser's clock against the time that is shown. Then pause, and
-    from the end to the start.
+    """At 1/32 of the speed: the browser's clock against the time that is shown.
+
+    Then pause, and from the end to the start.
     """
     page, longest = live(open_page(race_file)), max(lane.seconds[-1] for lane in record.lanes)
     page.get_by_label("Speed").select_option(label="1/32×")
     # each frame's own time and what the slider shows; the first is not before the start of the
     # replay
-    watch = """async () => { const root = document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = [];
-      const range = root.querySelector('input[type=range]'), button = root.querySelector('.primary');
+    watch = """async () => { const root =
+      document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = [];
+      const range = root.querySelector('input[type=range]'),
+        button = root.querySelector('.primary');
       const frame = () => new Promise((next) => requestAnimationFrame(next));
       button.click(); while (Number(range.value) < 100) await frame();
-      while (Number(range.value) < 250) seen.push([await frame() / 1000, Number(range.value) / 1000]);
+      while (Number(range.value) < 250) seen.push([await frame() / 1000,
+        Number(range.value) / 1000]);
       button.click(); return seen; }"""
     seen = page.evaluate(watch)
     # shown in a frame: the time of this frame or of the one before. So the replay began between two
@@ -153,7 +159,8 @@ def test_reduced_motion_goes_in_ten_jumps(open_page, race_file):
     page = live(open_page(race_file, motion="reduce"))
     page.get_by_role("button", name="Play").click()
     seen = page.evaluate(
-        """async () => { const root = document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = new Set();
+        """async () => { const root =
+          document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = new Set();
         const range = root.querySelector('input[type=range]'), start = performance.now();
         while (seen.size < 3 && performance.now() - start < 60000) {
           seen.add(range.value);

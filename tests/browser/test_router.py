@@ -40,8 +40,10 @@ def router_file(record, tmp_path_factory):
 def rows(page) -> list[dict]:
     """Every expert as the page shows it, in the order on the page."""
     return page.locator(".rows .row").evaluate_all(
-        """all => all.map((x) => ({ e: Number(x.dataset.e), load: Number(x.querySelector('output').textContent),
-        marks: (x.querySelector('.hits').getAttribute('d').match(/M[\\d.]+ 10v-[\\d.]+/g) ?? []).map((m) => [
+        """all => all.map((x) => ({ e: Number(x.dataset.e),
+          load: Number(x.querySelector('output').textContent),
+        marks: (x.querySelector('.hits').getAttribute('d').match(/M[\\d.]+ 10v-[\\d.]+/g)
+          ?? []).map((m) => [
           Math.floor(Number(m.slice(1).split(' ')[0])), Number(m.split('v-')[1])]),
         weight: x.querySelector('.weight').textContent, label: x.getAttribute('aria-label') }))"""
     )
@@ -280,9 +282,12 @@ def test_it_fits_every_width_and_reads_in_both_themes(open_page, router_file, wi
     )
 
 
-CONTRAST = """cells => { const lum = (css) => { const v = css.match(/[\\d.]+/g).slice(0, 3).map((x) => css.startsWith('color(') ? x : x / 255)
-  .map((x) => x <= 0.04045 ? x / 12.92 : ((Number(x) + 0.055) / 1.055) ** 2.4); return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
-  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color), b = lum(s.backgroundColor);
+CONTRAST = """cells => { const lum = (css) => {
+  const v = css.match(/[\\d.]+/g).slice(0, 3).map((x) => css.startsWith('color(') ? x : x / 255)
+  .map((x) => x <= 0.04045 ? x / 12.92 : ((Number(x) + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
+  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color),
+    b = lum(s.backgroundColor);
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })); }"""
 
 

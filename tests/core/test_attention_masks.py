@@ -108,8 +108,9 @@ def test_decoder_masks_with_a_length_per_row(kind, padded):
 
 
 def single_sliding_layer():
-    """One sliding layer that mixes tokens; the full layer after it (there has to be one) adds
-    nothing of its attention.
+    """One sliding layer that mixes tokens.
+
+    The full layer after it (there has to be one) adds nothing of its attention.
     """
     model = spread_attention(exact(num_hidden_layers=2, layer_types=(SLIDING, FULL)))
     model.layers[1].self_attn.o_proj.weight.data.zero_()
@@ -209,8 +210,10 @@ def test_ids_under_padding_move_nothing(length):
 @pytest.mark.parametrize("length", [5, 30])
 @torch.no_grad()
 def test_a_padded_row_equals_the_row_alone(length):
-    """Pitfall 2. Padding shifts the row's positions; rotary scores depend on distances alone, so
-    only rounding differs.
+    """Pitfall 2.
+
+    Padding shifts the row's positions; rotary scores depend on distances alone, so only rounding
+    differs.
     """
     model, canvas, ids = tiny(), random_ids(2, C, seed=1), random_ids(2, length)
     mask = left_padding([length, length - 3], length)
@@ -226,8 +229,9 @@ def test_a_padded_row_equals_the_row_alone(length):
 
 @torch.no_grad()
 def test_padding_is_kept_in_the_cache():
-    """Later passes have no mask argument of their own: the padding of the prompt must still be
-    hidden from them.
+    """Later passes have no mask argument of their own.
+
+    The padding of the prompt must still be hidden from them.
     """
     model, mask = exact(), left_padding([6, 3], 6)
     ids, more = random_ids(2, 6), random_ids(2, 5, seed=2)
@@ -281,8 +285,9 @@ def test_padded_prompt_in_pieces():
 
 @torch.no_grad()
 def test_upto_equals_a_cache_that_ends_there():
-    """Training reads row b of one long cache up to upto[b]; that must be what generation would have
-    had at that point.
+    """Training reads row b of one long cache up to upto[b].
+
+    That must be what generation would have had at that point.
     """
     model, ids, canvas, upto = exact(), random_ids(3, 30), random_ids(3, C, seed=1), [4, 9, 30]
     together = model.decode(canvas, model.encode(ids).upto(torch.tensor(upto)))
@@ -307,8 +312,10 @@ def test_tokens_after_upto_move_nothing():
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_attention_against_a_loop(kind, side, heads):
-    """Pitfall 4 and 9. Written out in float64 over heads, queries and keys, past the window: the
-    oracle is the whole prefix.
+    """Pitfall 4 and 9.
+
+    Written out in float64 over heads, queries and keys, past the window: the oracle is the whole
+    prefix.
 
     Scores are not divided by the root of the width; a full layer has no value projection, its
     values are the raw keys through a norm without weight, not rotated.

@@ -1,5 +1,6 @@
-"""Bad input of the public functions, one call a line: a ValueError that starts with the argument's
-name and says what it got.
+"""Bad input of the public functions, one call a line.
+
+A ValueError that starts with the argument's name and says what it got.
 
 Beside test_bad_input.py, which covers what the model and `generate` are given. Folders and files
 are in the second part.
@@ -59,61 +60,97 @@ def model():
 
 
 PURE = {
-    "vocab_size": [lambda: corrupt(X, T, 0), lambda: corrupt(X, T, 97.0), lambda: corrupt(X, T, True), lambda: renoise(X, NO, 0),
+    "vocab_size": [lambda: corrupt(X, T, 0), lambda: corrupt(X, T, 97.0),
+                   lambda: corrupt(X, T, True), lambda: renoise(X, NO, 0),
                    lambda: renoise(X, NO, 97.5)],
-    "x": [lambda: corrupt(X.float(), T, V), lambda: corrupt(X > 4, T, V), lambda: corrupt(X.tolist(), T, V),
-          lambda: corrupt(X[0], T, V), lambda: corrupt(X[None], T[:1], V), lambda: corrupt(X[:, :0], T, V)],
-    "t": [lambda: corrupt(X, 0.5, V), lambda: corrupt(X, [0.5, 0.5], V), lambda: corrupt(X, T[:, None], V),
-          lambda: corrupt(X, T > 0.5, V), lambda: corrupt(X, T.to("meta"), V), lambda: posterior(X, P, T[:1], T / 2),
+    "x": [lambda: corrupt(X.float(), T, V), lambda: corrupt(X > 4, T, V),
+          lambda: corrupt(X.tolist(), T, V),
+          lambda: corrupt(X[0], T, V), lambda: corrupt(X[None], T[:1], V),
+          lambda: corrupt(X[:, :0], T, V)],
+    "t": [lambda: corrupt(X, 0.5, V), lambda: corrupt(X, [0.5, 0.5], V),
+          lambda: corrupt(X, T[:, None], V),
+          lambda: corrupt(X, T > 0.5, V), lambda: corrupt(X, T.to("meta"), V),
+          lambda: posterior(X, P, T[:1], T / 2),
           lambda: posterior(X, P, 0.5, T / 2), lambda: euler_step(X, P, 0.5, T / 2)],
-    "pinned": [lambda: corrupt(X, T, V, pinned=NO.long()), lambda: corrupt(X, T, V, pinned=NO.float()),
-               lambda: corrupt(X, T, V, pinned=NO.tolist()), lambda: corrupt(X, T, V, pinned=NO[:, 1:]),
+    "pinned": [lambda: corrupt(X, T, V, pinned=NO.long()),
+               lambda: corrupt(X, T, V, pinned=NO.float()),
+               lambda: corrupt(X, T, V, pinned=NO.tolist()),
+               lambda: corrupt(X, T, V, pinned=NO[:, 1:]),
                lambda: corrupt(X, T, V, pinned=NO.to("meta")), lambda: accept(H, 0.1, NO.long()),
-               lambda: accept(H, 0.1, NO[:1]), lambda: one_step(pinned=NO.long(), pinned_ids=X), lambda: one_step(pinned=NO)],
+               lambda: accept(H, 0.1, NO[:1]), lambda: one_step(pinned=NO.long(), pinned_ids=X),
+               lambda: one_step(pinned=NO)],
     "mask_id": [lambda: corrupt(X, T, V, mask_id=-1), lambda: corrupt(X, T, V, mask_id=V + 1),
                 lambda: corrupt(X, T, V, mask_id=1.5), lambda: corrupt(X, T, V, mask_id=True)],
-    "generator": [lambda: corrupt(X, T, V, 3), lambda: corrupt(X, T, V, [None, None]), lambda: corrupt(X, T, V, [generator()] * 3),
+    "generator": [lambda: corrupt(X, T, V, 3), lambda: corrupt(X, T, V, [None, None]),
+                  lambda: corrupt(X, T, V, [generator()] * 3),
                   lambda: draw_tokens(L, "cpu"), lambda: draw_tokens(L, [generator()])],
     "s": [lambda: posterior(X, P, T, 0.1), lambda: posterior(X, P, T, T[:1] / 2)],
     "dt": [lambda: euler_step(X, P, T, 0.1), lambda: euler_step(X, P, T, T[:1] / 2)],
-    "x_t": [lambda: posterior(X[0], P, T, T / 2), lambda: posterior(X.float(), P, T, T / 2), lambda: euler_step(X + V, P, T, T / 2)],
-    "p_x0": [lambda: posterior(X, P[0], T, T / 2), lambda: posterior(X[:, :3], P, T, T / 2), lambda: posterior(X, L.long(), T, T / 2),
-             lambda: posterior(X, -P, T, T / 2), lambda: posterior(X, 3 * P, T, T / 2), lambda: posterior(X, L, T, T / 2),
-             lambda: euler_step(X, P.tolist(), T, T / 2), lambda: euler_step(X[:, :3], P, T, T / 2)],
-    "step": [lambda: temperature_at(1.5, DEFAULT), lambda: temperature_at("1", DEFAULT), lambda: temperature_at(True, DEFAULT),
+    "x_t": [lambda: posterior(X[0], P, T, T / 2), lambda: posterior(X.float(), P, T, T / 2),
+            lambda: euler_step(X + V, P, T, T / 2)],
+    "p_x0": [lambda: posterior(X, P[0], T, T / 2), lambda: posterior(X[:, :3], P, T, T / 2),
+             lambda: posterior(X, L.long(), T, T / 2),
+             lambda: posterior(X, -P, T, T / 2), lambda: posterior(X, 3 * P, T, T / 2),
+             lambda: posterior(X, L, T, T / 2),
+             lambda: euler_step(X, P.tolist(), T, T / 2),
+             lambda: euler_step(X[:, :3], P, T, T / 2)],
+    "step": [lambda: temperature_at(1.5, DEFAULT), lambda: temperature_at("1", DEFAULT),
+             lambda: temperature_at(True, DEFAULT),
              lambda: denoise_step(L, X, 99, DEFAULT)],
     "sampler": [lambda: temperature_at(0, None), lambda: should_stop(X, X[None], H, None)],
-    "scaled_logits": [lambda: token_entropy(L.long()), lambda: token_entropy([1.0]), lambda: token_entropy(L[..., :0]),
+    "scaled_logits": [lambda: token_entropy(L.long()), lambda: token_entropy([1.0]),
+                      lambda: token_entropy(L[..., :0]),
                       lambda: draw_tokens(L[0]), lambda: draw_tokens(L.long())],
-    "entropy": [lambda: accept(H.long(), 1), lambda: accept(H.tolist(), 0.1), lambda: accept(H[0], 0.1),
-                lambda: should_stop(X, X[None], H[:, :3], DEFAULT), lambda: should_stop(X, X[None], X, DEFAULT)],
-    "bound": [lambda: accept(H, "1"), lambda: accept(H, None), lambda: accept(H, T), lambda: accept(H, -0.1),
+    "entropy": [lambda: accept(H.long(), 1), lambda: accept(H.tolist(), 0.1),
+                lambda: accept(H[0], 0.1),
+                lambda: should_stop(X, X[None], H[:, :3], DEFAULT),
+                lambda: should_stop(X, X[None], X, DEFAULT)],
+    "bound": [lambda: accept(H, "1"), lambda: accept(H, None), lambda: accept(H, T),
+              lambda: accept(H, -0.1),
               lambda: accept(H, math.nan)],
     "sampled": [lambda: renoise(X.float(), NO, V), lambda: renoise(X.tolist(), NO, V)],
-    "accepted": [lambda: renoise(X, NO.long(), V), lambda: renoise(X, NO[:1], V), lambda: renoise(X, None, V)],
+    "accepted": [lambda: renoise(X, NO.long(), V), lambda: renoise(X, NO[:1], V),
+                 lambda: renoise(X, None, V)],
     "argmax": [lambda: should_stop(X.float(), X[None], H, DEFAULT)],
-    "previous": [lambda: should_stop(X, X, H, DEFAULT), lambda: should_stop(X, [X], H, DEFAULT), lambda: should_stop(X, [], H, DEFAULT),
+    "previous": [lambda: should_stop(X, X, H, DEFAULT), lambda: should_stop(X, [X], H, DEFAULT),
+                 lambda: should_stop(X, [], H, DEFAULT),
                  lambda: should_stop(X, X[None, :1], H, DEFAULT)],
-    "logits": [lambda: denoise_step(L[0], X, 0, DEFAULT), lambda: denoise_step(L.long(), X, 0, DEFAULT)],
-    "canvas": [lambda: denoise_step(L, X[:, :3], 0, DEFAULT), lambda: denoise_step(L, X.float(), 0, DEFAULT)],
-    "pinned_ids": [lambda: one_step(pinned=NO, pinned_ids=X.float()), lambda: one_step(pinned=NO, pinned_ids=X[:1])],
+    "logits": [lambda: denoise_step(L[0], X, 0, DEFAULT),
+               lambda: denoise_step(L.long(), X, 0, DEFAULT)],
+    "canvas": [lambda: denoise_step(L, X[:, :3], 0, DEFAULT),
+               lambda: denoise_step(L, X.float(), 0, DEFAULT)],
+    "pinned_ids": [lambda: one_step(pinned=NO, pinned_ids=X.float()),
+                   lambda: one_step(pinned=NO, pinned_ids=X[:1])],
     "ended": [lambda: one_step(ended=torch.tensor([0, 1])), lambda: one_step(ended=NO)],
-    "defaults": [lambda: SamplerConfig.from_defaults(None), lambda: SamplerConfig.from_defaults([])],
-    "t_max": [lambda: SamplerConfig(t_max=1e-42, t_min=0.0), lambda: SamplerConfig.from_defaults({"t_max": "x"})],
-    "name": [lambda: Config.preset(None), lambda: Config.preset([]), lambda: Config.preset("large")],
-    "vocab_size ": [lambda: Config.preset("tiny", vocab_size=2**31), lambda: Config.preset("tiny", vocab_size=97.0)],
-    "layer_types": [lambda: Config.preset("tiny", layer_types=[[], [], [], []]), lambda: Config.preset("tiny", layer_types="full")],
-    "config": [lambda: parameters(None), lambda: parameters({}), lambda: step_cost(None, queries=1, prefix=1),
-               lambda: DiffusionGemma({}), lambda: train_one(tiny(), config=None), lambda: train_one(tiny(), config={"steps": 1})],
-    "dtype": [lambda: DiffusionGemma(TINY, dtype="float32"), lambda: DiffusionGemma(TINY, dtype=torch.int64)],
-    "device": [lambda: DiffusionGemma(TINY, device="nonsense"), lambda: DiffusionGemma(TINY, device=[0])],
-    "batch": [lambda: step_cost(TINY, queries=1, prefix=1, batch=1.5), lambda: step_cost(TINY, queries=1, prefix=1, batch=True)],
+    "defaults": [lambda: SamplerConfig.from_defaults(None),
+                 lambda: SamplerConfig.from_defaults([])],
+    "t_max": [lambda: SamplerConfig(t_max=1e-42, t_min=0.0),
+              lambda: SamplerConfig.from_defaults({"t_max": "x"})],
+    "name": [lambda: Config.preset(None), lambda: Config.preset([]),
+             lambda: Config.preset("large")],
+    "vocab_size ": [lambda: Config.preset("tiny", vocab_size=2**31),
+                    lambda: Config.preset("tiny", vocab_size=97.0)],
+    "layer_types": [lambda: Config.preset("tiny", layer_types=[[], [], [], []]),
+                    lambda: Config.preset("tiny", layer_types="full")],
+    "config": [lambda: parameters(None), lambda: parameters({}),
+               lambda: step_cost(None, queries=1, prefix=1),
+               lambda: DiffusionGemma({}), lambda: train_one(tiny(), config=None),
+               lambda: train_one(tiny(), config={"steps": 1})],
+    "dtype": [lambda: DiffusionGemma(TINY, dtype="float32"),
+              lambda: DiffusionGemma(TINY, dtype=torch.int64)],
+    "device": [lambda: DiffusionGemma(TINY, device="nonsense"),
+               lambda: DiffusionGemma(TINY, device=[0])],
+    "batch": [lambda: step_cost(TINY, queries=1, prefix=1, batch=1.5),
+              lambda: step_cost(TINY, queries=1, prefix=1, batch=True)],
     "hardware": [lambda: floor(step_cost(TINY, queries=1, prefix=1), "H100")],
-    "model": [lambda: generate(None, IDS), lambda: generate(DiffusionGemma, IDS), lambda: generate_autoregressive("x", IDS),
+    "model": [lambda: generate(None, IDS), lambda: generate(DiffusionGemma, IDS),
+              lambda: generate_autoregressive("x", IDS),
               lambda: train_one(None)],
     "on_log": [lambda: train_one(tiny(), on_log=3)],
-    "examples": [lambda: train_one(tiny(), examples=None), lambda: train_one(tiny(), examples=[{"prompt": [1]}]),
-                 lambda: train_one(tiny(), examples=[Example(None, [6])]), lambda: train_one(tiny(), examples=iter(ONE))],
+    "examples": [lambda: train_one(tiny(), examples=None),
+                 lambda: train_one(tiny(), examples=[{"prompt": [1]}]),
+                 lambda: train_one(tiny(), examples=[Example(None, [6])]),
+                 lambda: train_one(tiny(), examples=iter(ONE))],
     "indices": [lambda: one_batch([], []), lambda: one_batch(ONE, [0, 1])],
     "multiple": [lambda: one_batch(ONE, [0], multiple=0)],
     "self_conditioning": [lambda: one_batch(ONE, [0], self_conditioning=2)],
@@ -142,8 +179,9 @@ def test_a_state_beside_the_vocabulary_is_allowed():
 
 
 def test_nan_goes_through_and_is_seen_where_it_matters():
-    """Not looked for in the parts (a GPU would wait for the answer): it stays NaN, and is never
-    confident or accepted.
+    """Not looked for in the parts (a GPU would wait for the answer).
+
+    It stays NaN, and is never confident or accepted.
     """
     bad = H.index_fill(1, torch.tensor([2]), math.nan)
     assert not accept(bad, 4.0)[:, 2].any() and not should_stop(X, X[None], bad, DEFAULT).any()
@@ -192,8 +230,7 @@ def test_a_cache_of_a_model_with_other_heads(model, change):
         model.decode(X, cache)
 
 
-# ---- folders and files
-# ---------------------------------------------------------------------------------------------------
+# ---- folders and files ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -278,8 +315,9 @@ WRITES = {
     "save_pretrained": ("folder", lambda place: tiny().save_pretrained(place)),
     "train": ("folder", lambda place: train_one(tiny(), folder=place)),
     "Trace.save": ("path", lambda place: Trace([[3]], [], [[3]], V).save(place)),
-    "player_html": ("path", lambda place: player_html(generate(tiny(), IDS, sampler(max_denoising_steps=1), max_new_tokens=1,
-                                                               trace=True).trace, place)),
+    "player_html": ("path", lambda place: player_html(
+        generate(tiny(), IDS, sampler(max_denoising_steps=1), max_new_tokens=1, trace=True).trace,
+        place)),
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
-"""Bad input of the model and of generation: a ValueError that names the argument, what it got and
-what it takes, before any work. What single parts say to bad input is tested beside them (config,
-sampler, noise, train, checkpoint, trace).
+"""Bad input of the model and of generation.
+
+A ValueError that names the argument, what it got and what it takes, before any work. What single
+parts say to bad input is tested beside them (config, sampler, noise, train, checkpoint, trace).
 """
 
 import math
@@ -45,8 +46,7 @@ def cache(model):
         return model.encode(IDS)
 
 
-# ---- token ids, wherever they are given
-# -----------------------------------------------------------------------------------
+# ---- token ids, wherever they are given ----------------------------------------------------------
 
 BAD_IDS = {
     "too large": (torch.full((2, C), V), f"got ids from {V} to {V}", f"takes 0 to {V - 1}"),
@@ -100,8 +100,7 @@ def test_bad_ids(model, cache, place, case):
     assert model.passes == before
 
 
-# ---- masks, caches and positions
-# -------------------------------------------------------------------------------------------
+# ---- masks, caches and positions -----------------------------------------------------------------
 
 
 def mask_of(*rows: str) -> torch.Tensor:
@@ -155,8 +154,10 @@ BAD_CACHES = {
     "None": (None, "got NoneType", "encode"),
     "a tuple": ((torch.zeros(1),), "got tuple", "encode"),
     "Transformers' kind": ({"keys": 1}, "got dict", "encode"),
-    "of a model with other layers": (lambda c: replace(c, keys=c.keys[:2], values=c.values[:2]), "has 2 layers", "4 layers"),
-    "on another device": (lambda c: KVCache(tuple(k.to("meta") for k in c.keys), tuple(v.to("meta") for v in c.values)),
+    "of a model with other layers": (lambda c: replace(c, keys=c.keys[:2], values=c.values[:2]),
+                                     "has 2 layers", "4 layers"),
+    "on another device": (lambda c: KVCache(tuple(k.to("meta") for k in c.keys),
+                                            tuple(v.to("meta") for v in c.values)),
                           "is on meta", "the model is on cpu"),
 }  # fmt: skip
 
@@ -249,21 +250,32 @@ def test_autoregressive_answer_over_the_position_limit(model):
 
 
 BAD_BELIEFS = {
-    "another vocabulary": ("self_conditioning", dict(self_conditioning=torch.zeros(2, C, V - 1)), "96", "97"),
-    "another canvas": ("self_conditioning", dict(self_conditioning=torch.zeros(2, C - 1, V)), "7", "8"),
+    "another vocabulary": ("self_conditioning", dict(self_conditioning=torch.zeros(2, C, V - 1)),
+                           "96", "97"),
+    "another canvas": ("self_conditioning", dict(self_conditioning=torch.zeros(2, C - 1, V)),
+                       "7", "8"),
     "ids": ("self_conditioning", dict(self_conditioning=CANVAS), r"\(2, 8\)", "logits"),
-    "integers": ("self_conditioning", dict(self_conditioning=torch.zeros(2, C, V, dtype=torch.int64)), "torch.int64", "floating"),
+    "integers": ("self_conditioning",
+                 dict(self_conditioning=torch.zeros(2, C, V, dtype=torch.int64)),
+                 "torch.int64", "floating"),
     "a list": ("self_conditioning", dict(self_conditioning=[0.0]), "got list", "logits"),
-    "another device": ("self_conditioning", dict(self_conditioning=torch.zeros(2, C, V, device="meta")), "is on meta", "cpu"),
-    "a mask alone": ("self_conditioning_mask", dict(self_conditioning_mask=torch.ones(2) > 0), "without self_conditioning", "both"),
+    "another device": ("self_conditioning",
+                       dict(self_conditioning=torch.zeros(2, C, V, device="meta")),
+                       "is on meta", "cpu"),
+    "a mask alone": ("self_conditioning_mask", dict(self_conditioning_mask=torch.ones(2) > 0),
+                     "without self_conditioning", "both"),
     "a mask of numbers": ("self_conditioning_mask", dict(
-        self_conditioning=torch.zeros(2, C, V), self_conditioning_mask=torch.ones(2)), "torch.float32", "torch.bool"),
+        self_conditioning=torch.zeros(2, C, V), self_conditioning_mask=torch.ones(2)),
+        "torch.float32", "torch.bool"),
     "a mask per position": ("self_conditioning_mask", dict(
-        self_conditioning=torch.zeros(2, C, V), self_conditioning_mask=torch.ones(2, C) > 0), r"\(2, 8\)", r"\(2,\)"),
+        self_conditioning=torch.zeros(2, C, V), self_conditioning_mask=torch.ones(2, C) > 0),
+        r"\(2, 8\)", r"\(2,\)"),
     "a mask that is a list": ("self_conditioning_mask", dict(
-        self_conditioning=torch.zeros(2, C, V), self_conditioning_mask=[True, False]), "got list", "torch.bool"),
+        self_conditioning=torch.zeros(2, C, V), self_conditioning_mask=[True, False]), "got list",
+        "torch.bool"),
     "a mask on another device": ("self_conditioning_mask", dict(
-        self_conditioning=torch.zeros(2, C, V), self_conditioning_mask=(torch.ones(2) > 0).to("meta")), "is on meta", "cpu"),
+        self_conditioning=torch.zeros(2, C, V),
+        self_conditioning_mask=(torch.ones(2) > 0).to("meta")), "is on meta", "cpu"),
 }  # fmt: skip
 
 
@@ -275,8 +287,7 @@ def test_bad_self_conditioning(model, cache, case):
     assert model.passes == before
 
 
-# ---- generate and generate_autoregressive
-# ----------------------------------------------------------------------------------
+# ---- generate and generate_autoregressive --------------------------------------------------------
 
 PINNED = torch.zeros(2, C, dtype=torch.bool)
 BOTH = {
@@ -304,8 +315,9 @@ ONE = {
     "trace": ["all", 2, None],
 }
 PINS = [
-    PINNED.int(), PINNED.float(), PINNED[:1], PINNED[:, :-1], torch.zeros(2, C + 1, dtype=torch.bool), PINNED[0],
-    [[False] * C] * 2, 3, [3, 200], PINNED.to("meta"), torch.tensor([3, C]),
+    PINNED.int(), PINNED.float(), PINNED[:1], PINNED[:, :-1],
+    torch.zeros(2, C + 1, dtype=torch.bool), PINNED[0], [[False] * C] * 2, 3, [3, 200],
+    PINNED.to("meta"), torch.tensor([3, C]),
 ]  # fmt: skip
 ALONE = {"temperature": [-0.1, math.nan, math.inf, "1", None, True], "on_token": [1, "x"]}
 

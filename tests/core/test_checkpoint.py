@@ -52,8 +52,7 @@ def logits(model) -> torch.Tensor:
     return model.decode(CANVAS, model.encode(IDS))
 
 
-# ---- names
-# ---------------------------------------------------------------------------------------------------------------
+# ---- names ---------------------------------------------------------------------------------------
 
 
 def published_names() -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -144,8 +143,7 @@ def test_names_map_back_and_forth():
     assert from_hf_name("model.encoder.embed_vision.embedding_projection.weight") is None
 
 
-# ---- the round trip
-# ------------------------------------------------------------------------------------------------------
+# ---- the round trip ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -165,8 +163,9 @@ def test_save_and_load_give_the_same_bits(tmp_path, dtype):
 
 
 def test_the_file_holds_one_copy_of_the_weights(saved):
-    """Pitfall 10: neither the tied head nor a second set for the encoder; beside them only the
-    smallest vision tower.
+    """Pitfall 10: neither the tied head nor a second set for the encoder.
+
+    Beside them only the smallest vision tower.
     """
     model, size = tiny(), (saved / "model.safetensors").stat().st_size
     ours = sum(t.numel() for t in model.state_dict().values())
@@ -252,8 +251,7 @@ def test_a_failed_save_leaves_the_old_weights(folder, monkeypatch):
     assert torch.equal(logits(load(folder)), before)
 
 
-# ---- shards
-# --------------------------------------------------------------------------------------------------------------
+# ---- shards --------------------------------------------------------------------------------------
 
 
 def shard(folder, parts: int = 3) -> None:
@@ -328,8 +326,7 @@ def test_an_index_that_is_none(folder, index):
         load(folder)
 
 
-# ---- what is wrong is listed
-# -------------------------------------------------------------------------------------------------
+# ---- what is wrong is listed ---------------------------------------------------------------------
 
 NORM, UP = DECODER + "norm.weight", DECODER + "layers.0.mlp.up_proj.weight"
 
@@ -413,8 +410,7 @@ def test_equal_second_copies_are_fine(folder):
     assert torch.equal(logits(load(folder)), logits(tiny()))
 
 
-# ---- what is no checkpoint
-# ---------------------------------------------------------------------------------------------------
+# ---- what is no checkpoint -----------------------------------------------------------------------
 
 
 def _cut(folder):

@@ -87,12 +87,13 @@ REALS = [
 BROKEN = [
     *[(name, value) for name in INTEGERS for value in (0, -1, 1.5, True, "8", None)],
     *[(name, value) for name in REALS for value in (0, -1.0, math.nan, math.inf, "1", None, True)],
-    *[(name, value) for name in ("pad_token_id", "eos_token_id", "bos_token_id") for value in (-1, 97, 1.0, None, True)],
+    *[(name, value) for name in ("pad_token_id", "eos_token_id", "bos_token_id")
+      for value in (-1, 97, 1.0, None, True)],
     *[("partial_rotary_factor", value) for value in (0, 1.5, -0.25, math.nan, "half", None)],
     *[("hidden_activation", value) for value in ("gelu", "silu", None)],
     *[("layer_types", value) for value in (4, (FULL,), ("full",) * 4, (FULL, FULL, FULL, SLIDING))],
-    ("num_key_value_heads", 3), ("num_global_key_value_heads", 3), ("top_k_experts", 5), ("head_dim", 7),
-    ("global_head_dim", 9), ("sliding_window", 1), ("canvas_length", 513),
+    ("num_key_value_heads", 3), ("num_global_key_value_heads", 3), ("top_k_experts", 5),
+    ("head_dim", 7), ("global_head_dim", 9), ("sliding_window", 1), ("canvas_length", 513),
 ]  # fmt: skip
 
 
@@ -135,8 +136,9 @@ def test_round_trip_keeps_every_field():
 
 
 def test_the_spelling_of_the_two_global_sizes_that_transformers_saves():
-    """Transformers folds them into per_layer_config; the published file has them by name. Both are
-    read.
+    """Transformers folds them into per_layer_config; the published file has them by name.
+
+    Both are read.
     """
     data = TINY.to_hf()
     sizes = {
@@ -203,15 +205,18 @@ def test_a_config_json_of_something_else_is_refused(unchecked, case):
 PUBLISHED = {
     "model_type": "diffusion_gemma", "canvas_length": 256,
     "text_config": {
-        "vocab_size": 262144, "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
-        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "global_head_dim": 512,
-        "num_global_key_value_heads": 2, "sliding_window": 1024, "num_experts": 128, "top_k_experts": 8,
-        "moe_intermediate_size": 704, "max_position_embeddings": 262144, "final_logit_softcapping": 30.0,
-        "rms_norm_eps": 1e-06, "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False,
-        "tie_word_embeddings": True, "use_bidirectional_attention": "vision", "pad_token_id": 0, "eos_token_id": 1,
-        "bos_token_id": 2, "layer_types": [FULL if i % 6 == 5 else SLIDING for i in range(30)],
-        "rope_parameters": {
-            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+        "vocab_size": 262144, "hidden_size": 2816, "intermediate_size": 2112,
+        "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
+        "sliding_window": 1024, "num_experts": 128, "top_k_experts": 8,
+        "moe_intermediate_size": 704, "max_position_embeddings": 262144,
+        "final_logit_softcapping": 30.0, "rms_norm_eps": 1e-06,
+        "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False,
+        "tie_word_embeddings": True, "use_bidirectional_attention": "vision", "pad_token_id": 0,
+        "eos_token_id": 1, "bos_token_id": 2,
+        "layer_types": [FULL if i % 6 == 5 else SLIDING for i in range(30)], "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                               "rope_theta": 1000000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
     },

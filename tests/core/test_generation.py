@@ -45,8 +45,9 @@ class Script:
         return logits if out is None else out
 
     def on_step(self, step):
-        """Given to `generate` as on_step: a finished canvas or the last step moves on to the next
-        canvas.
+        """Given to `generate` as on_step.
+
+        A finished canvas or the last step moves on to the next canvas.
         """
         if bool(step.finished.all()) or step.index + 1 == self.steps:
             self.canvas, self.step = self.canvas + 1, 0
@@ -169,8 +170,7 @@ def test_what_is_handed_on_is_in_the_precision_of_the_model():
     } == {torch.float32}
 
 
-# ---- how much
-# ------------------------------------------------------------------------------------------------------------
+# ---- how much ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", [1, C - 1, C, C + 1, 2 * C + 3])
@@ -190,8 +190,9 @@ def test_max_new_tokens_is_an_upper_bound(model, wanted):
 
 
 def says(*rows: list[int]):
-    """The same confident canvases whatever the step: one list of C ids per row and canvas,
-    [K][B][C].
+    """The same confident canvases whatever the step.
+
+    One list of C ids per row and canvas, [K][B][C].
     """
     tokens = torch.tensor(rows)
     return lambda k, n, logits: confident(tokens[k])
@@ -234,8 +235,9 @@ def test_the_first_of_several_end_tokens(model, ends, kept):
 
 
 def test_an_end_token_beyond_max_new_tokens_is_not_kept(model):
-    """The canvas holds one, the caller asked for less: the row stopped for length, and no pad token
-    stands in for it.
+    """The canvas holds one, the caller asked for less.
+
+    The row stopped for length, and no pad token stands in for it.
     """
     out = scripted(model, says([ENDS_AT_2, LONG]), max_new_tokens=2, eos_token_id=END)
     assert out.tokens.tolist() == [[11, 12], [10, 10]] and out.lengths.tolist() == [2, 2]
@@ -274,8 +276,7 @@ def test_an_ended_row_is_encoded_as_padding_tokens_and_the_other_row_goes_on(mod
     assert [s.tolist() for s in seen[1:]] == [[[11, 12, END] + [0] * 5, LONG], [[0] * C, LONG]]
 
 
-# ---- when a canvas stops
-# --------------------------------------------------------------------------------------------------
+# ---- when a canvas stops -------------------------------------------------------------------------
 
 
 def test_stability_is_counted_anew_in_every_canvas(model):
@@ -308,8 +309,9 @@ def test_rows_of_a_canvas_stop_on_their_own(model):
 
 
 def test_a_finished_row_keeps_its_answer_whatever_comes_later(model):
-    """Pitfall 14, through generate: row 0 is stable at step 1; what is said for it afterwards does
-    not count.
+    """Pitfall 14, through generate: row 0 is stable at step 1.
+
+    What is said for it afterwards does not count.
     """
 
     def answer(k, n, logits):
@@ -379,8 +381,7 @@ def test_on_step_that_returns_nothing_does_not_cancel(model):
     assert a.stop_reason == ["length", "length"]
 
 
-# ---- streams of random numbers
-# ------------------------------------------------------------------------------------------
+# ---- streams of random numbers -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("draw", ["race", "cdf"])
@@ -466,8 +467,9 @@ def test_changing_a_knob_between_two_calls_equals_a_fresh_model(model, change):
 
 
 def test_the_number_of_steps_can_be_swept(model):
-    """Pitfall 22: more steps are another answer, not a better prefix of the same: the curve has to
-    be measured.
+    """Pitfall 22: more steps are another answer, not a better prefix of the same.
+
+    The curve has to be measured.
     """
     outs = {
         n: generate(
@@ -485,8 +487,7 @@ def test_the_number_of_steps_can_be_swept(model):
     assert len({tuple(out.tokens.flatten().tolist()) for out in outs.values()}) > 1
 
 
-# ---- infill
-# --------------------------------------------------------------------------------------------------------------
+# ---- infill --------------------------------------------------------------------------------------
 
 
 def test_pinned_ids_never_change_in_any_step(model):
@@ -564,8 +565,7 @@ def test_an_initial_canvas_is_where_denoising_starts(model):
     assert not any(step.pinned.any() for step in steps)
 
 
-# ---- filters, streams, end
-# -------------------------------------------------------------------------------------------------
+# ---- filters, streams, end -----------------------------------------------------------------------
 
 
 def test_a_logits_filter_comes_before_the_temperature_and_sees_the_canvas(model):
@@ -596,8 +596,9 @@ def test_a_logits_filter_comes_before_the_temperature_and_sees_the_canvas(model)
 @pytest.mark.parametrize("step", [0, 2])
 @pytest.mark.parametrize("row", [0, 1])
 def test_nan_logits_raise(model, step, row):
-    """Pitfall 21: at the step where they appear, in any row; they must not become a page of a
-    valid-looking token.
+    """Pitfall 21: at the step where they appear, in any row.
+
+    They must not become a page of a valid-looking token.
     """
 
     def broken(k, n, logits):
@@ -659,8 +660,9 @@ class Streamer:
 
 
 def test_streamer_protocol(model):
-    """Prompt, a draft after each step, each canvas as committed, end: as Transformers' streamers
-    are called.
+    """Prompt, a draft after each step, each canvas as committed, end.
+
+    As Transformers' streamers are called.
     """
     streamer, steps = Streamer(), []
     out = generate(
@@ -769,13 +771,13 @@ def test_padding_on_the_left_is_kept_out(in_any_batch):
     assert not torch.equal(outs[0].tokens[0], bare.tokens[0])
 
 
-# ---- metrics
-# -------------------------------------------------------------------------------------------------------------
+# ---- metrics -------------------------------------------------------------------------------------
 
 
 def test_metrics_by_hand():
-    """Row 0 keeps 8 + 3 tokens of two canvases that took 6 and 2 steps; row 1 keeps 4 of one canvas
-    of 7 steps.
+    """Row 0 keeps 8 + 3 tokens of two canvases that took 6 and 2 steps.
+
+    Row 1 keeps 4 of one canvas of 7 steps.
 
     effective steps = (8*6 + 3*2 + 4*7) / 15; forwards of row 0 are 6 + 2 + one commit, of row 1
     seven (a third canvas that row 0 no longer needed does not count against it).
@@ -828,8 +830,7 @@ def test_forwards_are_the_passes_really_run(model, own):
     assert out.steps == [[2, 2], [0, 2]] and passes.count("decode") == (4 if own else 8)
 
 
-# ---- autoregressive
-# --------------------------------------------------------------------------------------------------------
+# ---- autoregressive ------------------------------------------------------------------------------
 
 
 def test_greedy_equals_encoding_everything_again_for_every_token(in_any_batch):
@@ -846,8 +847,9 @@ def test_greedy_equals_encoding_everything_again_for_every_token(in_any_batch):
 
 
 def test_autoregressive_forwards_are_the_passes_run_and_logits_are_those_of_the_last_token(model):
-    """Of a prompt of S tokens only one row of [S, V] is wanted: at S = 1000 and the published V all
-    of it is a gigabyte.
+    """Of a prompt of S tokens only one row of [S, V] is wanted.
+
+    At S = 1000 and the published V all of it is a gigabyte.
     """
     shapes, passes, logits, encode_hidden = [], [], model.logits, model.encode_hidden
     model.logits = lambda hidden: shapes.append(tuple(hidden.shape[:2])) or logits(hidden)

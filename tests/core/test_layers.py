@@ -58,8 +58,9 @@ def test_fused_norm_equals_the_plain_one(dtype, with_scale):
 
 
 def test_rms_norm_computes_in_float32():
-    """In bfloat16 the mean of squares of 4096 values loses digits; the result may only be rounded
-    once, at the end.
+    """In bfloat16 the mean of squares of 4096 values loses digits.
+
+    The result may only be rounded once, at the end.
     """
     x = _x(1, 4096).bfloat16()
     assert torch.equal(

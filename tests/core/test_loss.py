@@ -58,8 +58,7 @@ def rows_equal(a: Batch, i: int, b: Batch, j: int) -> bool:
     )
 
 
-# ---- layout
-# ----------------------------------------------------------------------------------------------------------
+# ---- layout --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [0, 1, C - 1, C, C + 1, 2 * C])
@@ -172,8 +171,7 @@ def test_share_of_rows_with_one_hole(share, low, high):
         assert torch.equal(getattr(plain, name), getattr(holed, name)), name
 
 
-# ---- noise of an example depends on (seed, epoch, number) alone
-# ---------------------------------------------------------
+# ---- noise of an example depends on (seed, epoch, number) alone ----------------------------------
 
 
 def test_noise_does_not_depend_on_batch_size_or_order():
@@ -227,8 +225,7 @@ def test_an_example_without_a_prompt_is_refused():
         batch_of([Example([5], [6]), Example([], [6])], [40, 41])
 
 
-# ---- the losses
-# --------------------------------------------------------------------------------------------------------
+# ---- the losses ----------------------------------------------------------------------------------
 
 
 def test_mean_cross_entropy_by_hand():
@@ -310,8 +307,9 @@ def test_ids_under_padding_do_not_count():
 
 
 def test_the_decoder_sees_nothing_from_its_canvas_on():
-    """The clean canvas stands in the row that the encoder reads; if the decoder saw it, it would
-    only have to copy it.
+    """The clean canvas stands in the row that the encoder reads.
+
+    If the decoder saw it, it would only have to copy it.
     """
     model, batch = exact(), batch_of(examples())
     at = torch.arange(batch.ids.shape[1])[None] >= batch.start[:, None]
@@ -362,8 +360,7 @@ def test_the_first_pass_leaves_no_graph():
     assert not second[0].requires_grad and torch.equal(second[1], batch.self_conditioned)
 
 
-# ---- gradients
-# ---------------------------------------------------------------------------------------------------------
+# ---- gradients -----------------------------------------------------------------------------------
 
 
 def gradients(model, objective) -> dict[str, torch.Tensor]:
@@ -376,8 +373,9 @@ def gradients(model, objective) -> dict[str, torch.Tensor]:
 
 
 def test_the_decoder_loss_alone_trains_the_encoder_through_the_cache():
-    """Pitfall 23: with the cache detached some of every layer's gradient is gone; with it the keys
-    of the prefix have one.
+    """Pitfall 23: with the cache detached some of every layer's gradient is gone.
+
+    With it the keys of the prefix have one.
     """
     model, batch = tiny(), batch_of(examples(4))
     cache = model.encode(batch.ids)

@@ -58,8 +58,9 @@ def test_what_each_branch_of_a_block_reads():
 
 @torch.no_grad()
 def test_embedding_head_and_soft_cap_in_the_model():
-    """Pitfall 12: the first block reads embedding * sqrt(D); the head is the embedding; logits stay
-    inside the cap.
+    """Pitfall 12: the first block reads embedding * sqrt(D).
+
+    The head is the embedding; logits stay inside the cap.
     """
     model, seen = tiny(), []
     model.layers[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -78,8 +79,9 @@ def test_embedding_head_and_soft_cap_in_the_model():
 
 @torch.no_grad()
 def test_self_conditioning_zero_signal_and_zero_logits():
-    """Pitfall 15: none is an exact zero signal, zero logits are the mean embedding; the post-norm
-    runs in both cases.
+    """Pitfall 15: none is an exact zero signal, zero logits are the mean embedding.
+
+    The post-norm runs in both cases.
     """
     model, seen = tiny(), []
     cache, sc = model.encode(IDS), model.self_conditioning
@@ -116,8 +118,9 @@ def test_self_conditioning_mask_is_a_zero_signal_row_by_row():
 
 @torch.no_grad()
 def test_self_conditioning_is_the_softmax_of_what_is_given():
-    """Logits are a belief only through their softmax: a constant added to them changes nothing,
-    their scale does.
+    """Logits are a belief only through their softmax.
+
+    A constant added to them changes nothing, their scale does.
     """
     model = exact()
     cache, belief = (
@@ -165,8 +168,9 @@ def test_the_two_sides_differ_by_one_number_per_layer():
 
 @torch.no_grad()
 def test_every_weight_reaches_both_sides_but_for_self_conditioning():
-    """Pitfall 10: changing any weight moves encoder and decoder; a copy that went its own way would
-    show here.
+    """Pitfall 10: changing any weight moves encoder and decoder.
+
+    A copy that went its own way would show here.
     """
     model, belief = tiny(), torch.zeros(2, C, V)
 

@@ -66,8 +66,9 @@ def test_softmax_in_float32_under_bfloat16_input():
 
 
 def test_the_router_hands_out_probabilities_softmaxed_once():
-    """Pitfall 7: a load-balance loss on these must not apply a softmax again; they sum to one
-    already.
+    """Pitfall 7: a load-balance loss on these must not apply a softmax again.
+
+    They sum to one already.
     """
     router, x = wide(Router(TINY)), tokens()
     probs = router(x)[2]

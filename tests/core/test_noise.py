@@ -165,7 +165,10 @@ def test_posterior_has_a_noise_level_per_row():
 
 
 def test_posterior_at_its_ends():
-    """Down to s = 0 it is the belief updated by x_t; from pure noise it is the belief noised to s."""
+    """Down to s = 0 it is the belief updated by x_t.
+
+    From pure noise it is the belief noised to s.
+    """
     x_t, p = torch.tensor([[2]]), belief(1, 1, 5)
     one, half, zero = (torch.tensor([a], dtype=torch.float64) for a in (1.0, 0.5, 0.0))
     torch.testing.assert_close(posterior(x_t, p, one, zero), p)
@@ -260,19 +263,32 @@ BAD = {
     "one t for two rows": ("t", lambda: corrupt(random_ids(2, C), torch.tensor([0.1]), V)),
     "an id outside the vocabulary": ("x", lambda: corrupt(torch.full((1, C), V), torch.ones(1), V)),
     "a negative id": ("x", lambda: corrupt(torch.full((1, C), -1), torch.ones(1), V)),
-    "too few generators": ("generator", lambda: corrupt(random_ids(2, C), torch.ones(2), V, [generator()])),
-    "too many generators": ("generator", lambda: uniform_tokens((1, C), V, [generator()] * 2, torch.device("cpu"))),
+    "too few generators": ("generator", lambda: corrupt(random_ids(2, C), torch.ones(2), V,
+                                                        [generator()])),
+    "too many generators": ("generator", lambda: uniform_tokens((1, C), V, [generator()] * 2,
+                                                                torch.device("cpu"))),
     "pinned of another shape": (
-        "pinned", lambda: corrupt(random_ids(2, C), torch.ones(2), V, pinned=torch.ones(1, C, dtype=torch.bool))),
-    "s above t": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1) * 0.3, torch.ones(1) * 0.4)),
-    "s equals t": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1) * 0.3, torch.ones(1) * 0.3)),
-    "s below 0": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1), -torch.ones(1))),
-    "s is NaN": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1), torch.ones(1) * math.nan)),
-    "x_t outside the belief": ("x_t", lambda: posterior(torch.tensor([[5]]), belief(1, 1, 5), torch.ones(1), torch.zeros(1))),
-    "dt of 0": ("dt, t", lambda: euler_step(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1), torch.zeros(1))),
-    "dt above t": ("dt, t", lambda: euler_step(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1) * 0.1, torch.ones(1))),
-    "t above 1 in a step": ("dt, t", lambda: euler_step(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1) * 2, torch.ones(1))),
-    "x_t outside the belief in a step": ("x_t", lambda: euler_step(torch.tensor([[-1]]), belief(1, 1, 5), torch.ones(1), torch.ones(1))),
+        "pinned", lambda: corrupt(random_ids(2, C), torch.ones(2), V,
+                                  pinned=torch.ones(1, C, dtype=torch.bool))),
+    "s above t": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5),
+                                            torch.ones(1) * 0.3, torch.ones(1) * 0.4)),
+    "s equals t": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5),
+                                             torch.ones(1) * 0.3, torch.ones(1) * 0.3)),
+    "s below 0": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1),
+                                            -torch.ones(1))),
+    "s is NaN": ("s, t", lambda: posterior(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1),
+                                           torch.ones(1) * math.nan)),
+    "x_t outside the belief": ("x_t", lambda: posterior(torch.tensor([[5]]), belief(1, 1, 5),
+                                                        torch.ones(1), torch.zeros(1))),
+    "dt of 0": ("dt, t", lambda: euler_step(random_ids(1, 1) % 5, belief(1, 1, 5), torch.ones(1),
+                                            torch.zeros(1))),
+    "dt above t": ("dt, t", lambda: euler_step(random_ids(1, 1) % 5, belief(1, 1, 5),
+                                               torch.ones(1) * 0.1, torch.ones(1))),
+    "t above 1 in a step": ("dt, t", lambda: euler_step(random_ids(1, 1) % 5, belief(1, 1, 5),
+                                                        torch.ones(1) * 2, torch.ones(1))),
+    "x_t outside the belief in a step": ("x_t", lambda: euler_step(torch.tensor([[-1]]),
+                                                                   belief(1, 1, 5), torch.ones(1),
+                                                                   torch.ones(1))),
 }  # fmt: skip
 
 

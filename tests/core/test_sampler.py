@@ -26,8 +26,7 @@ def logits_of(seed: int = 0, spread: float = 1.5, shape=(B, C, V)) -> torch.Tens
     return torch.randn(*shape, generator=generator(seed)) * spread
 
 
-# ---- temperature
-# ---------------------------------------------------------------------------------------------------------
+# ---- temperature ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps", [1, 2, 12, 48])
@@ -51,8 +50,7 @@ def test_temperature_of_a_step_that_does_not_exist(step):
         temperature_at(step, SamplerConfig(max_denoising_steps=5))
 
 
-# ---- entropy
-# -------------------------------------------------------------------------------------------------------------
+# ---- entropy -------------------------------------------------------------------------------------
 
 
 def test_entropy_by_hand():
@@ -83,12 +81,14 @@ def test_entropy_of_a_forbidden_token_and_of_nan():
     )
 
 
-# ---- accept
-# --------------------------------------------------------------------------------------------------------------
+# ---- accept --------------------------------------------------------------------------------------
 
 
 def naive_accept(entropy: list[float], bound: float, pinned: list[bool]) -> list[bool]:
-    """Walk from the surest position on; take it if what was taken before sums to at most the bound."""
+    """Walk from the surest position on.
+
+    Take it if what was taken before sums to at most the bound.
+    """
     taken, total = [False] * len(entropy), 0.0
     for i in sorted(range(len(entropy)), key=lambda i: entropy[i]):
         if pinned[i]:
@@ -168,8 +168,7 @@ def test_a_negative_bound_is_refused(bound):
         accept(torch.ones(1, C), bound)
 
 
-# ---- draws
-# ---------------------------------------------------------------------------------------------------------------
+# ---- draws ---------------------------------------------------------------------------------------
 
 
 def test_race_is_torch_multinomial_under_the_same_generator():
@@ -241,8 +240,9 @@ def test_one_generator_per_row_makes_rows_independent(draw):
 
 
 def test_a_cumulative_sum_that_ends_below_one(monkeypatch):
-    """Rounding leaves some sums short of 1; the largest uniform number must still fall on a token
-    that can be drawn.
+    """Rounding leaves some sums short of 1.
+
+    The largest uniform number must still fall on a token that can be drawn.
     """
     monkeypatch.setattr(
         torch, "rand", lambda *shape, generator, device: torch.full(shape[0], 1 - 2**-24)
@@ -277,8 +277,7 @@ def test_renoise_keeps_the_accepted_and_draws_noise_for_all():
     assert torch.equal(g.get_state(), h.get_state())  # also when nothing is renoised
 
 
-# ---- stop
-# ----------------------------------------------------------------------------------------------------------------
+# ---- stop ----------------------------------------------------------------------------------------
 
 
 def canvases(*numbers: int) -> torch.Tensor:
@@ -359,8 +358,7 @@ def test_pinned_positions_do_not_count_in_the_mean():
     assert should_stop(a, a[None], UNSURE, s, torch.ones(1, C, dtype=torch.bool)).tolist() == [True]
 
 
-# ---- the step
-# ------------------------------------------------------------------------------------------------------------
+# ---- the step ------------------------------------------------------------------------------------
 
 
 def test_a_step_is_its_parts_in_the_reference_order():
@@ -587,8 +585,7 @@ def test_a_knob_changed_between_two_calls_counts_at_once():
         )
 
 
-# ---- settings
-# ------------------------------------------------------------------------------------------------------------
+# ---- settings ------------------------------------------------------------------------------------
 
 
 def test_the_published_defaults():
@@ -613,7 +610,8 @@ BROKEN = [
     *[("t_min", v) for v in (-0.1, 0.9, math.nan, None, True)],
     *[("stability_threshold", v) for v in (-1, 0.5, True, None)],
     *[("confidence_threshold", v) for v in (0, -0.1, math.nan, "1", True)],
-    *[("self_conditioning", v) for v in (1, None, "yes")], *[("draw", v) for v in ("gumbel", None, 1)],
+    *[("self_conditioning", v) for v in (1, None, "yes")],
+    *[("draw", v) for v in ("gumbel", None, 1)],
 ]  # fmt: skip
 
 

@@ -74,8 +74,7 @@ def whole():
     return run()
 
 
-# ---- resume
-# ------------------------------------------------------------------------------------------------------------
+# ---- resume --------------------------------------------------------------------------------------
 
 SCRIPT = """
     import os, signal, sys
@@ -92,7 +91,8 @@ SCRIPT = """
     raise SystemExit("nothing killed this process")
 """
 KILLED = {
-    "between two checkpoints": "run({folder!r}, on_log=lambda entry: die() if entry['step'] == 6 else None)",
+    "between two checkpoints": "run({folder!r}, on_log=lambda entry: die() if entry['step'] == "
+    "6 else None)",
     "while a checkpoint is written": """
     save_file = train_state.save_file
 
@@ -109,7 +109,10 @@ KILLED = {
 
 @pytest.mark.parametrize("when", KILLED)
 def test_resume_after_a_kill_is_bit_identical_to_no_kill(whole, tmp_path, when):
-    """The process is killed, not asked to stop: nothing it would do on the way out may be needed."""
+    """The process is killed, not asked to stop.
+
+    Nothing it would do on the way out may be needed.
+    """
     folder = str(tmp_path / "run")
     body = textwrap.dedent(KILLED[when]).format(folder=folder).replace("\n", "\n    ")
     script = SCRIPT.format(
@@ -139,8 +142,9 @@ def test_stop_and_resume_in_process(whole, tmp_path, at):
 
 @pytest.mark.parametrize("at", [1, 5, 8])
 def test_an_interrupt_checkpoints_where_it_stands(whole, tmp_path, monkeypatch, at):
-    """Ctrl-C between two log entries: the losses since the last one are kept too, so that the log
-    comes out the same.
+    """Ctrl-C between two log entries.
+
+    The losses since the last one are kept too, so that the log comes out the same.
     """
     call = BatchStream.__call__
 
@@ -200,7 +204,8 @@ def test_resume_with_another_train_config_is_refused(tmp_path, change):
     before = (tmp_path / STATE).read_bytes()
     with pytest.raises(
         ValueError,
-        match="^folder: .* holds a run with another TrainConfig .*takes the same, or another folder",
+        match="^folder: .* holds a run with another TrainConfig .*takes the same, "
+        "or another folder",
     ):
         run(tmp_path, **change)
     assert (tmp_path / STATE).read_bytes() == before
@@ -257,8 +262,9 @@ def test_the_digest_of_the_data_is_that_of_its_ids_whatever_holds_them():
 
 
 def test_each_start_is_in_the_state_with_its_machine(tmp_path, monkeypatch):
-    """A run that is resumed elsewhere: the state says from which step on, and a finished run adds
-    nothing.
+    """A run that is resumed elsewhere.
+
+    The state says from which step on, and a finished run adds nothing.
     """
     run(tmp_path, on_log=lambda entry: entry["step"] == 3)
     first = json.loads(_meta(tmp_path)["starts"])
@@ -282,8 +288,7 @@ def test_a_broken_checkpoint_is_refused_and_left_alone(tmp_path, content):
     assert (tmp_path / STATE).read_bytes() == content
 
 
-# ---- a run that diverges
-# -------------------------------------------------------------------------------------------------
+# ---- a run that diverges -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -314,15 +319,18 @@ def test_nan_weights_end_the_run(tmp_path):
     assert not (tmp_path / STATE).exists()
 
 
-# ---- bad input, before the first step
-# --------------------------------------------------------------------------------------
+# ---- bad input, before the first step ------------------------------------------------------------
 
 BROKEN = [
-    *[(name, v) for name in ("steps", "batch_size", "checkpoint_every", "log_every") for v in (0, -1, 1.5, True, "3", None)],
-    *[(name, v) for name in ("warmup_steps", "seed") for v in (-1, 0.5, None, True)], ("seed", 2**32),
-    *[(name, v) for name in ("learning_rate", "clip_norm") for v in (0, -1e-3, math.nan, math.inf, "1", None, True)],
-    *[(name, v) for name in ("final_learning_rate", "weight_decay") for v in (-1e-3, math.nan, math.inf, "1", None)],
-    *[(name, v) for name in ("self_conditioning", "holes") for v in (-0.1, 1.1, math.nan, "half", None)],
+    *[(name, v) for name in ("steps", "batch_size", "checkpoint_every", "log_every")
+      for v in (0, -1, 1.5, True, "3", None)],
+    *[(name, v) for name in ("warmup_steps", "seed") for v in (-1, 0.5, None, True)],
+    ("seed", 2**32), *[(name, v) for name in ("learning_rate", "clip_norm")
+                       for v in (0, -1e-3, math.nan, math.inf, "1", None, True)],
+    *[(name, v) for name in ("final_learning_rate", "weight_decay")
+      for v in (-1e-3, math.nan, math.inf, "1", None)],
+    *[(name, v) for name in ("self_conditioning", "holes")
+      for v in (-0.1, 1.1, math.nan, "half", None)],
     *[("betas", v) for v in ((0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, None, ("a", "b"))],
     *[("precision", v) for v in ("float16", None)], *[("compile", v) for v in (1, None, "yes")],
 ]  # fmt: skip
@@ -363,8 +371,7 @@ def test_bad_examples_are_named_before_the_first_step(unchecked, tmp_path, case)
     assert not list(tmp_path.iterdir())
 
 
-# ---- the pieces
-# ------------------------------------------------------------------------------------------------------------
+# ---- the pieces ----------------------------------------------------------------------------------
 
 
 def test_learning_rate_warms_up_and_falls_along_a_cosine():
@@ -484,8 +491,7 @@ def test_a_full_disk_leaves_the_state_before(tmp_path, monkeypatch):
     assert (tmp_path / STATE).read_bytes() == before
 
 
-# ---- it learns, and the documented path runs
-# -------------------------------------------------------------------------------
+# ---- it learns, and the documented path runs -----------------------------------------------------
 
 
 def test_train_save_reload_generate(tmp_path):

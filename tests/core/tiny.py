@@ -25,8 +25,9 @@ class Example:
 
 
 def tiny(seed: int = 0, **changes) -> DiffusionGemma:
-    """Config.preset("tiny") with every weight drawn from a wide distribution; each call gives the
-    same bits.
+    """Config.preset("tiny") with every weight drawn from a wide distribution.
+
+    Each call gives the same bits.
     """
     model = DiffusionGemma(Config.preset("tiny", **changes))
     g = torch.Generator().manual_seed(seed)
@@ -43,8 +44,10 @@ def tiny(seed: int = 0, **changes) -> DiffusionGemma:
 
 
 def exact(**changes) -> DiffusionGemma:
-    """`tiny` in float64, for tests that compare two orders of computation: the rounding of float32
-    can send a token to another expert, which is no rounding any more."""
+    """`tiny` in float64, for tests that compare two orders of computation.
+
+    The rounding of float32 can send a token to another expert, which is no rounding any more.
+    """
     return tiny(**changes).double()
 
 

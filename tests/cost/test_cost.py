@@ -47,8 +47,7 @@ def fitted():
     return calibrate(BIG)
 
 
-# ---- parameters
-# --------------------------------------------------------------------------------------------------------
+# ---- parameters ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -88,8 +87,7 @@ def test_the_published_counts_and_what_they_count():
     )
 
 
-# ---- FLOPs
-# -------------------------------------------------------------------------------------------------------------
+# ---- FLOPs ---------------------------------------------------------------------------------------
 
 
 def counted_flops(model: DiffusionGemma, mode: str, prefix: int, queries: int) -> float:
@@ -107,8 +105,8 @@ def counted_flops(model: DiffusionGemma, mode: str, prefix: int, queries: int) -
 
 
 CASES = [
-    ("canvas", 5, C), ("canvas", 3 * W, C), ("canvas", 20, 3), ("autoregressive", 5, 1), ("autoregressive", 30, 1),
-    ("draft", 30, 5), ("encode", 0, 30), ("encode", 12, C),
+    ("canvas", 5, C), ("canvas", 3 * W, C), ("canvas", 20, 3), ("autoregressive", 5, 1),
+    ("autoregressive", 30, 1), ("draft", 30, 5), ("encode", 0, 30), ("encode", 12, C),
 ]  # fmt: skip
 
 
@@ -121,8 +119,9 @@ def test_flops_are_what_torch_counts(mode, prefix, queries):
 
 
 def test_torch_counts_a_grouped_product_as_nothing():
-    """PITFALLS: a counter on the fast path misses the experts, most of the work. So the plain loop
-    is what it is held to.
+    """PITFALLS: a counter on the fast path misses the experts, most of the work.
+
+    So the plain loop is what it is held to.
     """
     model = tiny().set_kernels(experts="grouped")
     ops = step_cost(model.config, prefix=20, queries=C, batch=B)
@@ -156,8 +155,7 @@ def test_what_torch_does_not_count_is_named_and_counted_here():
     )
 
 
-# ---- bytes
-# -------------------------------------------------------------------------------------------------------------
+# ---- bytes ---------------------------------------------------------------------------------------
 
 
 def test_a_step_that_touches_every_expert_reads_every_weight():
@@ -236,8 +234,7 @@ def test_modes_differ_in_what_they_do():
     )
 
 
-# ---- distinct experts
-# --------------------------------------------------------------------------------------------------
+# ---- distinct experts ----------------------------------------------------------------------------
 
 
 def test_distinct_experts_under_uniform_routing_is_the_formula_and_a_simulation():
@@ -291,8 +288,7 @@ def test_a_trained_router_touches_fewer_experts_than_the_formula_says():
     assert len(counted) >= 32 and counted[-1] < 0.9 * formula[-1]
 
 
-# ---- floor
-# -------------------------------------------------------------------------------------------------------------
+# ---- floor ---------------------------------------------------------------------------------------
 
 TOY = Hardware(
     "toy",
@@ -314,8 +310,9 @@ def test_floor_is_the_longer_of_moving_and_computing_op_by_op():
 
 
 def test_no_published_row_beats_the_floor(fitted):
-    """Every row that states its tokens per forward; then again with no more experts than one user
-    needs.
+    """Every row that states its tokens per forward.
+
+    Then again with no more experts than one user needs.
     """
     shown = predict(BIG, calibration=fitted)
     stated = [r for r in facts.published_throughput() if r["tokens_per_forward"]]
@@ -349,8 +346,7 @@ def test_a_bound_that_counts_activations_would_be_no_bound(fitted):
     assert floor(experts, h100, dtype) < measured < floor(experts, h100, dtype, activations=True)
 
 
-# ---- prediction
-# --------------------------------------------------------------------------------------------------------
+# ---- prediction ----------------------------------------------------------------------------------
 
 
 def test_the_four_numbers_reproduce_their_figures(fitted):
@@ -453,8 +449,7 @@ def test_published_rates_that_were_not_fitted_cannot_move_a_prediction(fitted):
         assert calibrate(BIG, {name: 0.9 * figures[name]}) != fitted
 
 
-# ---- input
-# -------------------------------------------------------------------------------------------------------------
+# ---- input ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unchecked")

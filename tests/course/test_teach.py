@@ -31,8 +31,7 @@ def luminance(colour: str) -> float:
     return float(rgb(colour) @ torch.tensor([0.2126, 0.7152, 0.0722]))
 
 
-# ---- palette and figures
-# ---------------------------------------------------------------------------------------------------
+# ---- palette and figures -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", teach.PALETTE)
@@ -139,8 +138,7 @@ def test_figures_beside_each_other_are_both_there():
     )
 
 
-# ---- what a mask lets through
-# ----------------------------------------------------------------------------------------------
+# ---- what a mask lets through --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("old, new", [(0, 1), (0, 5), (0, 12), (3, 4), (12, 1), (12, 6)])
@@ -169,8 +167,7 @@ def test_seen_leaves_out_padding():
     assert teach.seen(masks[FULL], 2, 6).tolist() == [[False, True, True, True, True, True]] * 2
 
 
-# ---- code
-# ------------------------------------------------------------------------------------------------------------------
+# ---- code ----------------------------------------------------------------------------------------
 
 
 def test_source_shows_a_piece_of_the_code_that_runs():
@@ -193,8 +190,7 @@ def test_source_refuses_lines_that_are_not_there(first, last):
         teach.source(figures.beside, first, last)
 
 
-# ---- predictions and the exercise
-# ------------------------------------------------------------------------------------------
+# ---- predictions and the exercise ----------------------------------------------------------------
 
 
 def test_a_prediction_is_answered():

@@ -66,8 +66,9 @@ def test_a_small_model_begins_to_learn_and_is_watched():
 
 
 def test_loss_by_level_is_that_of_training():
-    """At t = 0 everything is unchanged; at t = 1 the mean of changed and unchanged, each by its
-    share, is the whole.
+    """At t = 0 everything is unchanged.
+
+    At t = 1 the mean of changed and unchanged, each by its share, is the whole.
     """
     torch.manual_seed(1)
     model, some = DiffusionGemma(task.small_config()), task.lines(True)[:8]

@@ -120,8 +120,9 @@ def test_two_threads_again():
 
 
 def test_an_exception_in_a_callback_fails_its_test(tmp_path):
-    """Without the fixture of conftest.py the first three pass: the library catches what they raise,
-    and logs it.
+    """Without the fixture of conftest.py the first three pass.
+
+    The library catches what they raise, and logs it.
     """
     (tmp_path / "test_made_up.py").write_text(CALLBACKS)
     here = Path(__file__).resolve().parents[1]

@@ -1,5 +1,6 @@
-"""The core runs on a bare GPU box: it imports with torch, einops, jaxtyping, safetensors and numpy
-and nothing else.
+"""The core runs on a bare GPU box.
+
+It imports with torch, einops, jaxtyping, safetensors and numpy and nothing else.
 """
 
 from __future__ import annotations

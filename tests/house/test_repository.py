@@ -36,8 +36,9 @@ PICKLES = re.compile(r"\.(pt|pth|pkl|pickle|ckpt|bin|joblib|dill)$", re.IGNORECA
 
 
 def tree() -> list[Path]:
-    """What is, or would be, committed: git's own list; without git every file outside hidden and
-    generated folders.
+    """What is, or would be, committed: git's own list.
+
+    Without git every file outside hidden and generated folders.
     """
     if shutil.which("git") and (ROOT / ".git").exists():
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

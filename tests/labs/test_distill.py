@@ -244,8 +244,8 @@ def test_words_come_from_the_numbers():
         and "differs by -70.0%" in said
     )
     assert (
-        "10.00 steps before is reached or passed at a limit of 1 after it (90.0% [80.0%, 100.0%]), 10.00 times fewer"
-        in said
+        "10.00 steps before is reached or passed at a limit of 1 after it "
+        "(90.0% [80.0%, 100.0%]), 10.00 times fewer" in said
     )
     worse = " ".join(recipe_run.words(made_scores(4.0, 0.7)))
     assert "is not reached" in worse and "reached at none of the limits" in worse

@@ -1,5 +1,6 @@
-"""Text metrics on models whose answers are known: what is counted, what is paired, what is cut, and
-the documented command.
+"""Text metrics on models whose answers are known.
+
+What is counted, what is paired, what is cut, and the documented command.
 """
 
 import json
@@ -43,8 +44,9 @@ def answers(n=8, length=6):
 
 
 def oracle(model, examples, monkeypatch, right=lambda i: True):
-    """`generate` fills in what the pinned canvas is known to have held, where `right` says so; left
-    to right always fails.
+    """`generate` fills in what the pinned canvas is known to have held, where `right` says so.
+
+    Left to right always fails.
     """
     true = [torch.tensor([*e.response, *[1] * (C - len(e.response))]) for e in examples]
     seen = []

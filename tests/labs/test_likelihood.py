@@ -83,8 +83,9 @@ def test_a_worse_belief_costs_more_at_every_step():
 
 
 def test_the_loss_is_no_likelihood():
-    """The same belief, the same canvases: the unweighted loss lies below the true bits, where no
-    bound can.
+    """The same belief, the same canvases.
+
+    The unweighted loss lies below the true bits, where no bound can.
     """
     world = chain({"x": 0.5, "y": 0.5}, 0.5, 2)  # four texts, all equally likely
     found, loss = bound(
@@ -111,8 +112,9 @@ def test_the_cost_of_a_step_is_a_divergence():
 
 
 def test_both_modes_are_asked_for_the_same_tokens():
-    """The autoregressive number by hand: prompt, answer, one end token; a long answer up to one
-    canvas and no end token.
+    """The autoregressive number by hand: prompt, answer, one end token.
+
+    A long answer up to one canvas and no end token.
     """
     model = tiny().requires_grad_(False)
     ids = random_ids(1, 24)[0].tolist()

@@ -64,7 +64,10 @@ def test_prompts_run_together_take_the_steps_they_take_alone():
 
 def test_rows_are_paired_and_a_finer_format_is_nearer():
     model, some = tiny(), examples(40)
-    solved = lambda m: (canvas_scores(m, some)[0] < 4).float()
+
+    def solved(m):
+        return (canvas_scores(m, some)[0] < 4).float()
+
     rows = quality(
         model,
         some,

@@ -132,8 +132,8 @@ def test_the_card_tells_of_every_stage(tiny_recipe, tmp_path):
         plan["train"]["steps"],
     )
     assert (
-        f"{last} steps of {plan['train']['batch_size']} canvases, 50% of them right but for one hole of up to 8 tokens"
-        in card
+        f"{last} steps of {plan['train']['batch_size']} canvases, "
+        "50% of them right but for one hole of up to 8 tokens" in card
     )
     assert (
         f"Before that 2 steps (of {last} planned) of {plan['train']['batch_size']} canvases; "
@@ -169,7 +169,8 @@ def test_machines_are_told_once_and_in_order():
     assert where_trained([here, here | {"step": 500}]) == words
     there = here | {"step": 1500, "python": "3.13.1"}
     assert where_trained([here, here | {"step": 500}, there, here | {"step": 2000}]) == (
-        f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; then from step 2,000 on {words}"
+        f"from step 0 on {words}; then from step 1,500 on {words.replace('3.11.7', '3.13.1')}; "
+        f"then from step 2,000 on {words}"
     )
 
 

@@ -1,5 +1,6 @@
-"""Shares with their intervals, in numbers and in words; records that stay with the weights they are
-about.
+"""Shares with their intervals, in numbers and in words.
+
+Records that stay with the weights they are about.
 """
 
 from __future__ import annotations

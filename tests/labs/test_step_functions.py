@@ -37,8 +37,7 @@ def run(step_function, canvas, steps: int, logits=None, **given):
     return made
 
 
-# ---- the way back along the noise
-# --------------------------------------------------------------------------------------
+# ---- the way back along the noise ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step_function", REVERSE)
@@ -88,8 +87,7 @@ def test_the_stop_rule_is_the_samplers(step_function):
     assert open_end.finished.tolist() == [False] * B
 
 
-# ---- absorbing-state decoding
-# ----------------------------------------------------------------------------------------------
+# ---- absorbing-state decoding --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.5, 100.0])
@@ -142,8 +140,7 @@ def test_bad_masks_are_refused():
         MASKED(logits, random_ids(B, C).clamp(max=MASK - 1), 0, sampler())
 
 
-# ---- the same contract as denoise_step
-# ----------------------------------------------------------------------------------
+# ---- the same contract as denoise_step -----------------------------------------------------------
 
 EVERY = {"posterior": posterior_step, "jump": jump_step, "masked": MASKED}
 

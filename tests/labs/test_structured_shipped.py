@@ -1,5 +1,6 @@
-"""The shipped models of records: one copy in bfloat16, records that keep their promises in few
-steps, a card made of the scores.
+"""The shipped models of records.
+
+One copy in bfloat16, records that keep their promises in few steps, a card made of the scores.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Training on the states that sampling meets: the rows are real runs of the sampler, and a run
-resumes exactly.
+"""Training on the states that sampling meets.
+
+The rows are real runs of the sampler, and a run resumes exactly.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Generated records: right by their own checkers, split by request, short enough for the canvas;
-checkers see each fault.
+"""Generated records: right by their own checkers, split by request, short enough for the canvas.
+
+Checkers see each fault.
 """
 
 import json
@@ -23,7 +24,8 @@ JSON = (
 )
 CLASS = "# 2 fields: 1 int, 1 str\n@dataclass\nclass Box:\n    ash: int\n    key: str"
 SQL = (
-    "BEGIN;\nCREATE TABLE oak(id PRIMARY KEY, ash REFERENCES ash);\nCREATE TABLE ash(id PRIMARY KEY);\n"
+    "BEGIN;\nCREATE TABLE oak(id PRIMARY KEY, ash REFERENCES ash);\n"
+    "CREATE TABLE ash(id PRIMARY KEY);\n"
     "INSERT INTO ash VALUES(3);\nINSERT INTO oak VALUES(1,3);\nCOMMIT;"
 )
 SUM = "answer:26\na:20+3=23\nb:23-1=22\nc:22+4=26"

@@ -19,7 +19,10 @@ from diffgemma_lite.labs.tokenizer import (
     train_tokenizer,
 )
 
-CODE = "def area(width, height):\n    if width < 0:\n        raise ValueError('width')\n    return width * height\n"
+CODE = (
+    "def area(width, height):\n    if width < 0:\n        raise ValueError('width')\n"
+    "    return width * height\n"
+)
 TEXTS = [
     CODE,
     CODE.replace("area", "volume"),
@@ -185,7 +188,10 @@ def test_a_foreign_file_is_refused(tmp_path, content):
 
 
 def test_importing_the_package_does_not_import_tokenizers():
-    code = "import sys, diffgemma_lite.labs.tokenizer, diffgemma_lite.labs.python_text.data; print('tokenizers' in sys.modules)"
+    code = (
+        "import sys, diffgemma_lite.labs.tokenizer, diffgemma_lite.labs.python_text.data; "
+        "print('tokenizers' in sys.modules)"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -48,8 +48,7 @@ def settings(steps: int, bound: float = 0.1, **changes) -> SamplerConfig:
     return SamplerConfig(**(given | changes))
 
 
-# ---- the world
-# -----------------------------------------------------------------------------------------------------------
+# ---- the world -----------------------------------------------------------------------------------
 
 
 def test_phrases_and_slips_are_where_they_were_put():
@@ -108,8 +107,7 @@ def test_phrases_of_different_lengths_are_refused():
         phrases({"so so": 0.5, "no": 0.5})
 
 
-# ---- the exact denoiser
-# -----------------------------------------------------------------------------------------------------
+# ---- the exact denoiser --------------------------------------------------------------------------
 
 
 def by_hand(world: World, likelihood) -> torch.Tensor:
@@ -156,7 +154,10 @@ def test_the_denoiser_not_told_the_level_averages_over_all_of_them(words, length
 def test_the_denoiser_of_masks_conditions_on_what_is_written():
     world = doubles(noise_words=1)
     belief, mask = world.belief(mask_id=3), 3
-    at = lambda *ids: belief[world.number(torch.tensor(ids))]
+
+    def at(*ids):
+        return belief[world.number(torch.tensor(ids))]
+
     torch.testing.assert_close(at(mask, mask), world.marginals())
     row = world.joint.view(4, 4)[1]
     torch.testing.assert_close(at(1, mask)[1], row / row.sum())
@@ -172,8 +173,7 @@ def test_pure_noise_says_nothing_and_a_level_of_zero_is_refused():
         world.belief(0.0)
 
 
-# ---- what drawing independently costs
-# --------------------------------------------------------------------------------------
+# ---- what drawing independently costs ------------------------------------------------------------
 
 
 def test_one_step_is_the_product_of_the_marginals():
@@ -239,8 +239,7 @@ def test_the_bound_bounds_the_information_of_what_is_accepted(world, bound):
         assert bool(accepted.all()) and float(lost.max()) > 0.01
 
 
-# ---- what a sampler writes
-# -------------------------------------------------------------------------------------------------
+# ---- what a sampler writes -----------------------------------------------------------------------
 
 
 def agree(world: World, texts: torch.Tensor, samples: torch.Tensor) -> bool:
@@ -339,8 +338,7 @@ def test_wrong_arguments_are_named():
         exact(doubles(), settings(2, confidence_threshold=0.1, stability_threshold=2))
 
 
-# ---- the interval
-# ------------------------------------------------------------------------------------------------------------
+# ---- the interval --------------------------------------------------------------------------------
 
 
 def test_the_interval_covers_the_true_distance_about_nineteen_times_in_twenty():

@@ -43,8 +43,7 @@ CPU = torch.device("cpu")
 QUIET = dict(device="cpu", say=lambda _: None)
 
 
-# ---- the device
-# --------------------------------------------------------------------------------------------------------
+# ---- the device ----------------------------------------------------------------------------------
 
 
 def test_work_is_warmed_up_and_repeated():
@@ -86,8 +85,7 @@ def test_the_high_water_mark_sees_what_was_freed_again():
     assert large["bytes"] - small["bytes"] > 2**27
 
 
-# ---- steps
-# -------------------------------------------------------------------------------------------------------------
+# ---- steps ---------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -182,8 +180,7 @@ def test_the_models_on_the_scales():
     )
 
 
-# ---- recording
-# -----------------------------------------------------------------------------------------------------------
+# ---- recording -----------------------------------------------------------------------------------
 
 
 def points(calls, failing=()):
@@ -287,7 +284,8 @@ def test_a_recording_is_shown_from_its_file_alone(tmp_path, capsys, monkeypatch)
     assert main(["record", "--out", str(out), "--device", "cpu", "--seconds", "0", *chosen]) == 0
     command = Recording.load(out).runs[0]["command"]
     assert command == (
-        "python -m diffgemma_lite.measure record --out assets/recordings/toy.json --device cpu --seconds 0.0 "
+        "python -m diffgemma_lite.measure record --out assets/recordings/toy.json --device cpu "
+        "--seconds 0.0 "
         "--section bandwidth --section peak --section steps"
     )
     capsys.readouterr()

@@ -1,5 +1,6 @@
-"""Each benchmark runs, compares two ways that agree, and prints their ratio from one run. No speed
-is asserted.
+"""Each benchmark runs, compares two ways that agree, and prints their ratio from one run.
+
+No speed is asserted.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from diffgemma_lite.sampler import draw_tokens
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "compare")
 SMALL = {
-    "experts_grouped": ["--tokens", "8", "--experts", "4"], "draw": ["--canvas", "4", "--vocabulary", "32"],
-    "cached_decode": ["--prefix", "9", "--canvas", "4"], "canvas_step": ["--canvas", "8", "--prefix", "9"],
+    "experts_grouped": ["--tokens", "8", "--experts", "4"],
+    "draw": ["--canvas", "4", "--vocabulary", "32"],
+    "cached_decode": ["--prefix", "9", "--canvas", "4"],
+    "canvas_step": ["--canvas", "8", "--prefix", "9"],
     "norm_fused": ["--rows", "4", "--width", "16"], "nvfp4": ["--prefix", "9", "--canvas", "4"],
 }  # fmt: skip
 

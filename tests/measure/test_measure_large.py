@@ -1,5 +1,6 @@
-"""The recorder of the 26B shape, run at a tiny size on the CPU: the same lines that a GPU session
-runs.
+"""The recorder of the 26B shape, run at a tiny size on the CPU.
+
+The same lines that a GPU session runs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ GPU = Hardware("toy GPU", Sourced(1e9, "made up"), {"bf16": Sourced(1e12, "made 
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Compilation stands for itself here: what is compiled, and with which settings, is noted, and
-    the plain pass runs.
+    """Compilation stands for itself here.
+
+    What is compiled, and with which settings, is noted, and the plain pass runs.
     """
     asked = []
     with pytest.MonkeyPatch.context() as patch:

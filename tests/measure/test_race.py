@@ -77,8 +77,9 @@ def test_both_lanes_write_what_the_two_generators_write(model, ids, record):
 
 
 def test_stamps_are_the_clocks(record):
-    """The start is one look at the clock, every event one more: the n-th event stands at n steps of
-    this clock.
+    """The start is one look at the clock, every event one more.
+
+    The n-th event stands at n steps of this clock.
     """
     for lane in record.lanes:
         assert lane.seconds == pytest.approx([0.25 * (n + 1) for n in range(len(lane.ids))])
@@ -113,8 +114,9 @@ def test_an_end_token_ends_the_lane(model, ids):
 def test_passes_and_bytes_are_those_of_step_cost_with_the_experts_each_pass_touched(
     model, ids, record
 ):
-    """The experts come from `observe`, pass by pass, in runs of our own; the sizes of the passes
-    are written out here.
+    """The experts come from `observe`, pass by pass, in runs of our own.
+
+    The sizes of the passes are written out here.
     """
     size, config = 4, model.config
 

@@ -1,5 +1,6 @@
-"""Plotly figures get a picture when a notebook is tidied: what is drawn, how large, and what is
-said where nothing can draw.
+"""Plotly figures get a picture when a notebook is tidied.
+
+What is drawn, how large, and what is said where nothing can draw.
 
 The drawing itself is in tests/browser/test_pictures.py.
 """
@@ -34,7 +35,11 @@ class Artist:
 
 @pytest.mark.parametrize(
     ("sizes", "scales", "in_page"),
-    [([9], [1.5], True), ([MAX_OUTPUT // 2, 9], [1.5, 1], True), ([MAX_OUTPUT // 2, MAX_OUTPUT // 2, 9], [1.5, 1, 1], False)],
+    [
+        ([9], [1.5], True),
+        ([MAX_OUTPUT // 2, 9], [1.5, 1], True),
+        ([MAX_OUTPUT // 2, MAX_OUTPUT // 2, 9], [1.5, 1, 1], False),
+    ],
 )
 def test_a_large_picture_is_made_smaller(sizes, scales, in_page):
     output, artist = shown(page=SVG), Artist(*sizes)
@@ -47,7 +52,11 @@ def test_a_large_picture_is_made_smaller(sizes, scales, in_page):
 def test_a_still_figure_keeps_what_needs_no_hand():
     figure = shown(sliders=True).data[PLOTLY]
     kept, size = still(figure)
-    assert kept["data"] == figure["data"] and "sliders" not in kept["layout"] and "sliders" in figure["layout"]
+    assert (
+        kept["data"] == figure["data"]
+        and "sliders" not in kept["layout"]
+        and "sliders" in figure["layout"]
+    )
     assert size == {"width": 400, "height": 300} and kept["layout"]["margin"]["b"] == 80
     assert still({"data": [], "layout": {}})[1] == {"width": 900, "height": 450}
 
@@ -56,7 +65,9 @@ def no_browser():
     raise ValueError("browser: none found; install Chromium")
 
 
-def test_without_a_browser_or_kaleido_it_says_so_and_the_figure_stays(monkeypatch, tmp_path, capsys):
+def test_without_a_browser_or_kaleido_it_says_so_and_the_figure_stays(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(pictures, "find_browser", no_browser)
     path = tmp_path / "figure.ipynb"
     notebook = notebook_of(shown())
@@ -66,7 +77,10 @@ def test_without_a_browser_or_kaleido_it_says_so_and_the_figure_stays(monkeypatc
     said = capsys.readouterr().out
     assert "no pictures of plotly figures: browser: none found; install Chromium" in said
     assert "a plotly figure without a picture" in said
-    assert nbformat.read(str(path), 4).cells[0].outputs[0].data[PLOTLY] == notebook.cells[0].outputs[0].data[PLOTLY]
+    assert (
+        nbformat.read(str(path), 4).cells[0].outputs[0].data[PLOTLY]
+        == notebook.cells[0].outputs[0].data[PLOTLY]
+    )
     monkeypatch.setitem(sys.modules, "kaleido", None)
     assert "kaleido is not installed" in add_pictures(notebook)[0]
     # and no figure needs neither

@@ -1,5 +1,6 @@
-"""The sixteen codes, blocks and scales: every rule by hand. Equality with other implementations is
-in tests/parity.
+"""The sixteen codes, blocks and scales: every rule by hand.
+
+Equality with other implementations is in tests/parity.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ def normal(*shape: int, std: float = 1.0, seed: int = 0) -> torch.Tensor:
     return std * torch.randn(*shape, generator=generator(seed))
 
 
-# ---- codes
-# ---------------------------------------------------------------------------------------------------------------
+# ---- codes ---------------------------------------------------------------------------------------
 
 
 def test_the_codes_stand_for_the_published_numbers():
@@ -104,8 +104,7 @@ def test_stochastic_rounding_takes_the_two_neighbours_and_is_right_on_average():
     assert torch.equal(*again)
 
 
-# ---- blocks and scales
-# ---------------------------------------------------------------------------------------------------
+# ---- blocks and scales ---------------------------------------------------------------------------
 
 
 def test_a_block_worked_out_by_hand():
@@ -188,8 +187,7 @@ def test_the_noise_of_gaussian_weights_and_what_the_tensor_scale_is_for():
     ) == pytest.approx(20.4, abs=0.3)
 
 
-# ---- the other formats
-# ---------------------------------------------------------------------------------------------------
+# ---- the other formats ---------------------------------------------------------------------------
 
 
 def test_mxfp4_scales_are_powers_of_two_and_cut_off_what_is_above_six():
@@ -227,8 +225,7 @@ def test_smaller_blocks_are_finer():
     assert noise == sorted(noise, reverse=True)
 
 
-# ---- bad input
-# -----------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unchecked")

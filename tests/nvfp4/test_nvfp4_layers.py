@@ -48,8 +48,7 @@ def calibrated(model, parts):
     return calibrate(model, logits, parts)
 
 
-# ---- one layer
-# -----------------------------------------------------------------------------------------------------------
+# ---- one layer -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -103,8 +102,7 @@ def test_a_cast_or_a_move_never_changes_codes_or_scales():
     assert packed.to("meta").packed.is_meta
 
 
-# ---- experts
-# -------------------------------------------------------------------------------------------------------------
+# ---- experts -------------------------------------------------------------------------------------
 
 
 def test_experts_have_a_tensor_scale_for_each_matrix_and_their_two_paths_agree():
@@ -135,8 +133,7 @@ def test_experts_have_a_tensor_scale_for_each_matrix_and_their_two_paths_agree()
     assert torch.equal(packed(x, weights, index), packed.loop(x, weights, index))
 
 
-# ---- whole models
-# --------------------------------------------------------------------------------------------------------
+# ---- whole models --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("parts", [*PARTS, PUBLIC, "everything"])

@@ -31,7 +31,8 @@ def test_the_published_sizes_come_out_within_half_a_percent(name):
     storage = STORAGE[name]
     total = sum(checkpoint_bytes(PUBLISHED, storage.parts, vision=VISION.value).values())
     print(
-        f"{name}: {total / 1e9:.2f} GB, published {storage.published / 1e9:.2f} GB, {total / storage.published - 1:+.2%}"
+        f"{name}: {total / 1e9:.2f} GB, published {storage.published / 1e9:.2f} GB, "
+        f"{total / storage.published - 1:+.2%}"
     )
     assert total == pytest.approx(storage.published, rel=0.005)
 

@@ -31,8 +31,9 @@ def _one_thread(_fixed_threads: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory):
-    """pair(shape, ...) -> (reference, ours), with the kernels that add in the same order. Arguments
-    as `reference.build`.
+    """pair(shape, ...) -> (reference, ours), with the kernels that add in the same order.
+
+    Arguments as `reference.build`.
     """
     made: dict[str, Any] = {}
 

@@ -186,8 +186,9 @@ def full_values_from_normed_keys(_model: DiffusionGemma, patch: Patch) -> None:
 
 
 def exponent_counts_turning_lanes(_model: DiffusionGemma, patch: Patch) -> None:
-    """Partial rotary as in other models: the exponent's denominator is the rotated width, not the
-    head width.
+    """Partial rotary as in other models.
+
+    The exponent's denominator is the rotated width, not the head width.
     """
 
     def frequencies(width: int, theta: float, fraction: float = 1.0, device=None) -> Tensor:

@@ -75,7 +75,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "grouped_queries": {},
     "multi_query": {"num_key_value_heads": 1, "num_global_key_value_heads": 1},
     "no_grouping": {"num_key_value_heads": 4, "num_global_key_value_heads": 4},
-    "more_kv_heads_on_full_layers": {"num_key_value_heads": 1, "num_global_key_value_heads": 2, "global_head_dim": 8},
+    "more_kv_heads_on_full_layers": {"num_key_value_heads": 1, "num_global_key_value_heads": 2,
+                                     "global_head_dim": 8},
     "window_below_canvas": {"sliding_window": 4},
     "wide_window": {"sliding_window": 48},
     "half_rotary": rope(1_000_000.0, 10_000.0, 0.5),
@@ -84,9 +85,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "all_experts_chosen": {"num_experts": 4, "top_k_experts": 4},
     "one_layer": {"num_hidden_layers": 1, "layer_types": [FULL]},
     "default_layer_pattern": {"num_hidden_layers": 13, "layer_types": None},
-    "odd_sizes": {"vocab_size": 97, "hidden_size": 36, "intermediate_size": 20, "num_attention_heads": 6,
-                  "num_key_value_heads": 3, "num_global_key_value_heads": 2, "head_dim": 10, "global_head_dim": 14,
-                  "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 12, "sliding_window": 7, "canvas_length": 5,
+    "odd_sizes": {"vocab_size": 97, "hidden_size": 36, "intermediate_size": 20,
+                  "num_attention_heads": 6,
+                  "num_key_value_heads": 3, "num_global_key_value_heads": 2, "head_dim": 10,
+                  "global_head_dim": 14,
+                  "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 12,
+                  "sliding_window": 7, "canvas_length": 5,
                   "rms_norm_eps": 1e-3, "final_logit_softcapping": 10.0},
 }  # fmt: skip
 
@@ -119,8 +123,9 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def fill_realistic(model: nn.Module, seed: int = 0, calm: float = 1.0) -> None:
-    """Random weights of the spread a trained model has; nothing stays at the value it was born
-    with.
+    """Random weights of the spread a trained model has.
+
+    Nothing stays at the value it was born with.
 
     calm below 1 makes each branch a smaller part of the residual stream. Random layers at full
     strength are chaotic: they blow rounding up by a factor of two or three each, which forward
@@ -205,8 +210,9 @@ def ours(reference: nn.Module, folder: Path, **kwargs: Any) -> DiffusionGemma:
 
 
 def read_by_transformers(folder: Path, **kwargs: Any) -> nn.Module:
-    """Loaded by Transformers, with nothing missing, unexpected or mis-shaped; the plain loop over
-    experts.
+    """Loaded by Transformers, with nothing missing, unexpected or mis-shaped.
+
+    The plain loop over experts.
 
     The weights are copied out of the mapped file: there they stand at addresses that are no
     multiple of 64 bytes, for which the CPU's matrix product adds in another order.
@@ -221,8 +227,7 @@ def read_by_transformers(folder: Path, **kwargs: Any) -> nn.Module:
     return model.eval()
 
 
-# ---- inputs
-# ----------------------------------------------------------------------------------------------------------
+# ---- inputs --------------------------------------------------------------------------------------
 
 
 def tokens(shape: tuple[int, int], vocab_size: int, seed: int = 0) -> Tensor:
@@ -239,8 +244,7 @@ def wide_logits(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return 6 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-# ---- the reference's two passes
-# --------------------------------------------------------------------------------------
+# ---- the reference's two passes ------------------------------------------------------------------
 
 
 def reference_encode(

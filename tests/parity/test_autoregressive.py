@@ -137,8 +137,9 @@ def greedy(gemma: Gemma4ForCausalLM, ids: Tensor, mask: Tensor | None, **setting
 
 
 def test_greedy_tokens_are_the_same(trio) -> None:
-    """Alone and in a left-padded batch, past the window; then again with a token that was written
-    as the end token.
+    """Alone and in a left-padded batch, past the window.
+
+    Then again with a token that was written as the end token.
     """
     gemma, model = trio
     gemma.generation_config.eos_token_id = None

@@ -95,8 +95,9 @@ def test_each_tensor_lands_where_its_name_says(tmp_path: Path, shape: str) -> No
 def test_our_folder_is_read_without_a_word(
     tmp_path: Path, shape: str, warnings_of_transformers
 ) -> None:
-    """Nothing missing or unexpected, no warning, equal logits; and once more through a folder of
-    theirs.
+    """Nothing missing or unexpected, no warning, equal logits.
+
+    And once more through a folder of theirs.
     """
     model = ours(build(shape), tmp_path / "theirs")
     warnings_of_transformers.clear()
@@ -191,8 +192,9 @@ def test_the_file_is_one_copy_of_the_weights(tmp_path: Path) -> None:
 
 
 def test_tied_copies_in_a_file_must_agree(tmp_path: Path) -> None:
-    """Other tools write the tied copies out. Equal ones are read; one that differs is an error, not
-    a choice.
+    """Other tools write the tied copies out.
+
+    Equal ones are read; one that differs is an error, not a choice.
     """
     reference = build("one_layer")
     reference.save_pretrained(tmp_path)

@@ -37,8 +37,9 @@ def _no_grad() -> Iterator[None]:
 
 
 def cache_pairs(theirs, mine: KVCache) -> dict[str, tuple[Tensor, Tensor]]:
-    """Keys and values of each layer; of sliding layers the reference keeps only the last W - 1
-    positions.
+    """Keys and values of each layer.
+
+    Of sliding layers the reference keeps only the last W - 1 positions.
     """
     pairs = {}
     for i, layer in enumerate(theirs.layers):
@@ -68,8 +69,9 @@ def both(
     beliefs: list[tuple[Tensor | None, Tensor | None]],
     forced: bool = False,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """(ours, theirs) of everything the passes compute: one encoder pass, one decoder pass for each
-    of `beliefs`.
+    """(ours, theirs) of everything the passes compute.
+
+    One encoder pass, one decoder pass for each of `beliefs`.
 
     beliefs: (self-conditioning logits, its mask), either None. forced: with the reference's choice
     of experts.
@@ -128,8 +130,9 @@ def cases(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_passes_are_equal_to_the_last_bit(pair, shape: str) -> None:
-    """Prompts below, at and above the window; without self-conditioning, with it, and with it in
-    some rows only.
+    """Prompts below, at and above the window.
+
+    Without self-conditioning, with it, and with it in some rows only.
     """
     reference, model = pair(shape)
     w = model.config.sliding_window
@@ -145,8 +148,9 @@ def test_every_tensor_its_own_constant_is_equal_to_the_last_bit(pair, shape: str
 
 
 def test_the_reference_is_not_flat(pair) -> None:
-    """Were the reference's logits all alike, equality would say little: they are wide, and differ
-    by position and row.
+    """Were the reference's logits all alike, equality would say little.
+
+    They are wide, and differ by position and row.
     """
     for shape in SHAPES:
         reference, model = pair(shape)
@@ -221,8 +225,9 @@ def test_other_kernels_agree_within_rounding(
 
 @pytest.mark.parametrize("shape", ["grouped_queries", "one_expert_chosen"])
 def test_bfloat16_agreement_is_reported(tmp_path, record_property, shape: str) -> None:
-    """The loop adds in the reference's order in bfloat16 too; of the grouped path only the argmax
-    agreement is reported.
+    """The loop adds in the reference's order in bfloat16 too.
+
+    Of the grouped path only the argmax agreement is reported.
 
     One rounding step there is 0.4 %, ties are common and no routing is forced, so little is asked
     of it.
@@ -245,6 +250,7 @@ def test_bfloat16_agreement_is_reported(tmp_path, record_property, shape: str) -
         share = torch.cat(same).float().mean().item()
         record_property(f"bf16_argmax_agreement_{experts}", share)
         print(
-            f"{shape}, {experts}: bf16 argmax agreement {share:.4f} of {torch.cat(same).numel()} positions"
+            f"{shape}, {experts}: bf16 argmax agreement {share:.4f} of "
+            f"{torch.cat(same).numel()} positions"
         )
         assert share > 0.6

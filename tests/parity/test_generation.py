@@ -27,8 +27,9 @@ SEEDS = range(10)
 
 
 def prompt(model, rows: int, seed: int) -> tuple[Tensor, Tensor | None]:
-    """Ids and mask; a batch is left-padded. The last id is the reference's image token, which a
-    text does not hold.
+    """Ids and mask; a batch is left-padded.
+
+    The last id is the reference's image token, which a text does not hold.
     """
     ids = tokens((rows, LENGTH), model.config.vocab_size - 1, seed)
     return ids, None if rows == 1 else left_padding(LENGTH, [0, 4, 11][:rows])
@@ -44,8 +45,9 @@ def reference_generate(
     ends: list[int] | None = ENDS,
     **more: Tensor,
 ) -> tuple[Tensor, list[int]]:
-    """(new tokens [B, whole canvases], denoising steps of each row). It draws from torch's global
-    generator.
+    """(new tokens [B, whole canvases], denoising steps of each row).
+
+    It draws from torch's global generator.
     """
     settings = {
         k: v
@@ -70,8 +72,9 @@ def reference_generate(
 def assert_same_tokens(
     out: Generation, new: Tensor, max_new_tokens: int, ends: list[int] | None = ENDS
 ) -> None:
-    """Ours leaves out columns that are padding in every row and is cut at max_new_tokens; the
-    reference is neither.
+    """Ours leaves out columns that are padding in every row and is cut at max_new_tokens.
+
+    The reference is neither.
     """
     new = new[:, :max_new_tokens]
     kept = out.tokens.shape[1]
@@ -96,8 +99,9 @@ def compare(
     ends: list[int] | None = ENDS,
     initial: Tensor | None = None,
 ) -> Generation:
-    """Generate with both from one seed and ask for the same tokens and steps. Three canvases unless
-    told.
+    """Generate with both from one seed and ask for the same tokens and steps.
+
+    Three canvases unless told.
     """
     wanted = 3 * model.config.canvas_length if max_new_tokens is None else max_new_tokens
     ids, mask = prompt(model, rows, seed)
@@ -191,7 +195,8 @@ def test_the_default_kernels_write_the_same_tokens_but_for_near_ties(pair, monke
         except AssertionError as error:
             differed[seed] = str(error).splitlines()[:1]
     print(
-        f"{agreed} of {len(SEEDS)} seeds, three rows each, agree on every token with the default kernels; others: {differed}"
+        f"{agreed} of {len(SEEDS)} seeds, three rows each, "
+        f"agree on every token with the default kernels; others: {differed}"
     )
     assert agreed >= 0.8 * len(SEEDS)
 
@@ -252,8 +257,9 @@ def test_the_defaults_are_the_references_defaults(pair) -> None:
 
 
 def test_without_self_conditioning(pair, monkeypatch) -> None:
-    """The reference has no such knob, so its step is told to forget: one row, because its frozen
-    rows need the logits.
+    """The reference has no such knob, so its step is told to forget.
+
+    One row, because its frozen rows need the logits.
     """
     reference, model = pair(TWO_LAYERS)
     step = reference._denoising_step

@@ -34,8 +34,9 @@ SHAPES = [
 
 
 def reference_losses(reference: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(denoising, encoder) loss averaged over the rows; each row alone, cut to its real length, its
-    prefix encoded anew.
+    """(denoising, encoder) loss averaged over the rows.
+
+    Each row alone, cut to its real length, its prefix encoded anew.
     """
     denoising, encoder = [], []
     for b in range(len(batch.ids)):
@@ -108,8 +109,9 @@ class Example:
 
 
 def mixed_batch(model) -> Batch:
-    """Rows of other lengths, other starts, noise levels, unlabelled tails; some told what the first
-    pass believed.
+    """Rows of other lengths, other starts, noise levels, unlabelled tails.
+
+    Some told what the first pass believed.
     """
     c = model.config
     sizes = [
@@ -172,8 +174,9 @@ def test_canvases_anywhere_in_rows_of_other_lengths(pair, shape: str) -> None:
 
 @pytest.mark.parametrize("part", ["denoising", "encoder"])
 def test_each_loss_alone(pair, part: str) -> None:
-    """The denoising loss reaches what only the encoder computes, through the cache; the encoder's
-    leaves the rest alone.
+    """The denoising loss reaches what only the encoder computes, through the cache.
+
+    The encoder's leaves the rest alone.
     """
     reference, model = pair("grouped_queries", calm=CALM)
     compare(reference, model, mixed_batch(model), part)

@@ -67,6 +67,7 @@ print(json.dumps({"ours": ours, "naive": naive, "weights": weights}))
 
 def write_shards(model: DiffusionGemma, folder: Path) -> list[Path]:
     """Save the model and cut its file into shards with an index, as Transformers names them.
+
     Returns the shards.
     """
     from safetensors.torch import load_file, save_file

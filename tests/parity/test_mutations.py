@@ -1,5 +1,6 @@
-"""Would the comparison see an error? Each mutation below is a mistake some port has made; each must
-move the logits.
+"""Would the comparison see an error?
+
+Each mutation below is a mistake some port has made; each must move the logits.
 
 The model is ours with equal weights; the mistake is patched in; the size printed is the largest
 difference of a logit from the reference's. The floor is far below what was measured and far above
@@ -104,8 +105,10 @@ MUTATIONS: dict[str, tuple[Mistake, float]] = {
     "router scale ignored": (ones_in("scale"), 1.0),
     # a norm follows: only its epsilon sees this
     "router weights not renormalised": (router_weights_not_renormalised, 1e-4),
-    "experts and dense MLP swap their norms": (swapped("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 1.0),
-    "and the norms after them": (swapped("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"), 1.0),
+    "experts and dense MLP swap their norms": (swapped("pre_feedforward_layernorm",
+                                                       "pre_feedforward_layernorm_2"), 1.0),
+    "and the norms after them": (swapped("post_feedforward_layernorm_1",
+                                         "post_feedforward_layernorm_2"), 1.0),
     "scores divided by sqrt(Hd)": (scores_divided, 1.0),
     "value norm missing": (value_norm_missing, 1.0),
     "full layers' values from normed, rotated keys": (full_values_from_normed_keys, 1.0),

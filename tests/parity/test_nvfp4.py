@@ -1,5 +1,6 @@
-"""NVFP4 against two references, bit for bit: the published ModelOpt arithmetic, written out here in
-numpy, and torchao.
+"""NVFP4 against two references, bit for bit.
+
+The published ModelOpt arithmetic, written out here in numpy, and torchao.
 
 Where the two differ from each other is measured here, place by place, and ours follows ModelOpt:
 torchao multiplies by a reciprocal where ModelOpt divides, takes max / 6 before the tensor scale,
@@ -27,8 +28,7 @@ E4M3 = np.array(
 E4M3[127] = np.nan
 
 
-# ---- ModelOpt's arithmetic, in numpy
-# -------------------------------------------------------------------------------------
+# ---- ModelOpt's arithmetic, in numpy -------------------------------------------------------------
 
 
 def to_e4m3(x: np.ndarray) -> np.ndarray:
@@ -41,8 +41,9 @@ def to_e4m3(x: np.ndarray) -> np.ndarray:
 
 
 def modelopt(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Codes, bytes of the block scales, tensor scale, dequantised. Every step is float32, as in
-    qtensor/nvfp4_tensor.py.
+    """Codes, bytes of the block scales, tensor scale, dequantised.
+
+    Every step is float32, as in qtensor/nvfp4_tensor.py.
     """
     blocks = w.astype(np.float32).reshape(*w.shape[:-1], -1, BLOCK)
     with np.errstate(all="ignore"):  # a zero tensor divides by zero there
@@ -62,8 +63,7 @@ def modelopt(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
         return code.reshape(w.shape), byte, second, (values * scale[..., None]).reshape(w.shape)
 
 
-# ---- more than a thousand tensors
-# ----------------------------------------------------------------------------------------
+# ---- more than a thousand tensors ----------------------------------------------------------------
 
 
 def families() -> dict[str, Tensor]:
@@ -159,7 +159,8 @@ def test_more_than_a_thousand_tensors_equal_modelopt_bit_for_bit(tensors):
         assert same(np.float32(tensor_scale), np.float32(theirs[2])), name
         assert same(values, theirs[3]), name
     print(
-        f"{finite} of {len(tensors)} tensors: codes, block and tensor scales and values equal ModelOpt's to the last bit"
+        f"{finite} of {len(tensors)} tensors: codes, "
+        "block and tensor scales and values equal ModelOpt's to the last bit"
     )
     assert finite > 1000
 
@@ -173,8 +174,7 @@ def test_a_zero_tensor_and_one_too_small_to_scale_are_finite_where_modelopt_is_n
     assert torch.equal(quantize(torch.zeros(2, 32)).dequantize(), torch.zeros(2, 32))
 
 
-# ---- torchao
-# -------------------------------------------------------------------------------------------------------------
+# ---- torchao -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,8 @@ def test_torchao_gives_the_same_bits_but_for_the_differences_named_above(tensors
         alike = (ours[0] == theirs[0]) & (ours[1] == theirs[1]).repeat(BLOCK, -1)
         assert same(ours[3][alike], theirs[3][alike]), name
     print(
-        f"torchao: {equal} of {compared} tensors equal to the last bit; of {weights:,} weights differ: {total}"
+        f"torchao: {equal} of {compared} tensors equal to the last bit; "
+        f"of {weights:,} weights differ: {total}"
     )
     assert compared > 1000 and equal > compared / 3
 

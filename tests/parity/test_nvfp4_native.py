@@ -1,5 +1,6 @@
-"""NVFP4 on a GPU that multiplies it: the layout of the scales against torchao, the product against
-the simulation.
+"""NVFP4 on a GPU that multiplies it.
+
+The layout of the scales against torchao, the product against the simulation.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def test_block_scales_lie_as_torchao_lays_them(shape):
 
 @pytest.mark.parametrize(("rows", "width", "out"), [(150, 256, 128), (1, 32, 16), (130, 96, 48)])
 def test_torch_takes_these_tensors(rows, width, out, unchecked):
-    """torch's own check of dtypes, shapes, strides and number of scales, run as on a GPU; it
-    computes nothing.
+    """torch's own check of dtypes, shapes, strides and number of scales, run as on a GPU.
+
+    It computes nothing.
     """
     x, w = (quantize(torch.randn(n, width, generator=generator())) for n in (rows, out))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:

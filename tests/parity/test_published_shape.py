@@ -1,5 +1,6 @@
-"""The published 26B-A4B, on the meta device: the same names and shapes as Transformers', counted to
-the last parameter.
+"""The published 26B-A4B, on the meta device.
+
+The same names and shapes as Transformers', counted to the last parameter.
 """
 
 from __future__ import annotations

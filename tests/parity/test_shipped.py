@@ -1,5 +1,6 @@
-"""The shipped text models in Transformers: the same logits to the last bit, the same tokens, and
-the same ids from the tokenizer.
+"""The shipped text models in Transformers.
+
+The same logits to the last bit, the same tokens, and the same ids from the tokenizer.
 """
 
 from pathlib import Path
@@ -13,7 +14,8 @@ from diffgemma_lite.labs.tokenizer import Tokenizer, encode_prompt
 
 CHECKPOINTS = Path(__file__).parents[2] / "assets" / "checkpoints"
 ASKED = {
-    "python": ("body", 'def load(path):\n    """Read the file and return its lines."""'), "templates": ("record", "sum:3;a+2;b-1"),
+    "python": ("body", 'def load(path):\n    """Read the file and return its lines."""'),
+    "templates": ("record", "sum:3;a+2;b-1"),
 }  # fmt: skip
 FOLDERS = sorted(
     f.parent

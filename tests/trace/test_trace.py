@@ -1,5 +1,6 @@
-"""Trace: what generate recorded is what happened, survives the file, and is small. Damaged files
-are named.
+"""Trace: what generate recorded is what happened, survives the file, and is small.
+
+Damaged files are named.
 """
 
 import json
@@ -24,8 +25,9 @@ PINNED[0, :3] = True
 
 @pytest.fixture(scope="module")
 def recorded():
-    """(out, its steps): two canvases, the first with an initial canvas and pins; row 0 is padded on
-    the left.
+    """(out, its steps): two canvases, the first with an initial canvas and pins.
+
+    Row 0 is padded on the left.
     """
     steps = []
     out = generate(

@@ -55,8 +55,9 @@ def test_no_more_positions_than_the_smallest_layer_and_row_sees():
 
 
 def test_every_step_and_canvas_of_a_trace_equals_what_observe_sees(model):
-    """Two rows, one padded, two canvases: the recorded passes are run again from the trace and
-    watched.
+    """Two rows, one padded, two canvases.
+
+    The recorded passes are run again from the trace and watched.
     """
     (ids, mask), settings = left_padded(), sampler()
     steps = []

@@ -1,5 +1,6 @@
-"""The noise view without a browser: what the record says against `corrupt`, and the output that
-stands by itself.
+"""The noise view without a browser.
+
+What the record says against `corrupt`, and the output that stands by itself.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def test_equal_arguments_give_equal_bytes_and_other_ids_do_not(record):
     other = noise_view(noise_record(TEXT, LETTERS, V, seed=6), title="x").html
     assert name.findall(html) != name.findall(other)
     code = (
-        "from diffgemma_lite.view import noise_view; from diffgemma_lite.view.noise_record import noise_record;"
+        "from diffgemma_lite.view import noise_view; "
+        "from diffgemma_lite.view.noise_record import noise_record;"
         f"import hashlib; r = noise_record({TEXT}, {LETTERS}, {V}, seed=5);"
         "print(hashlib.sha256(noise_view(r, title='x').html.encode()).hexdigest())"
     )

@@ -1,5 +1,6 @@
-"""What the NVFP4 views are given and what they show without a script: the numbers of `quantize`,
-and nothing else.
+"""What the NVFP4 views are given and what they show without a script.
+
+The numbers of `quantize`, and nothing else.
 """
 
 from __future__ import annotations

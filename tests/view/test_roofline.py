@@ -72,8 +72,9 @@ def test_a_canvas_and_a_batch_move_a_step_to_the_right(shown):
 
 
 def state_after(figure, choices: dict[str, int]) -> list:
-    """The traces after each slider was moved to a step, in the order given: what plotly's restyle
-    does, in Python.
+    """The traces after each slider was moved to a step, in the order given.
+
+    What plotly's restyle does, in Python.
     """
     traces = [dict(t.to_plotly_json()) for t in figure.data]
     sliders = {s.currentvalue.prefix.removesuffix(": "): s for s in figure.layout.sliders}
@@ -186,8 +187,8 @@ def test_without_script_every_step_and_source_is_in_the_tables(shown):
     assert "http" not in re.sub(r'src="data:[^"]*"', "", markup)
     for p in shown.points.values():
         assert (
-            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, {si(p.seconds, 's')}"
-            in markup
+            f"{si(p.bytes, 'B')}, {si(p.flops, 'FLOP')}, {p.intensity:.3g} FLOPs a byte, "
+            f"{si(p.seconds, 's')}" in markup
         )
     for part, moved, flops, seconds in shown.points["BF16", 64, 4].parts:
         assert (

@@ -80,8 +80,9 @@ def test_nothing_invisible_is_left(text):
 
 
 def test_python_and_the_browser_write_the_same_characters():
-    """The same function stands in text.py and data.js: every character of the basic plane, and the
-    hostile strings.
+    """The same function stands in text.py and data.js.
+
+    Every character of the basic plane, and the hostile strings.
     """
     if not _node():
         pytest.skip("node is missing; the browser test compares the hostile strings")
@@ -124,8 +125,9 @@ def test_equal_traces_give_equal_bytes_and_different_ones_different_ids():
 
 @pytest.mark.parametrize("vocabulary", [2048, 262144])
 def test_the_worst_case_fits(tmp_path, vocabulary):
-    """256 tokens, 48 steps, 5 candidates, nothing compressible: an output under 300 kB, a page
-    under 400 kB.
+    """256 tokens, 48 steps, 5 candidates, nothing compressible.
+
+    An output under 300 kB, a page under 400 kB.
     """
     trace = worst_case(vocabulary)
     output = player(trace)
@@ -180,7 +182,10 @@ def test_the_page_names_no_address(tmp_path):
 
 
 def test_hostile_text_stays_text(tmp_path):
-    """Static part: the tags are ours, whatever the tokens are; the script cannot be ended by them."""
+    """Static part: the tags are ours, whatever the tokens are.
+
+    The script cannot be ended by them.
+    """
     trace = simulate(48, 4, V=len(HOSTILE), texts=lambda i: HOSTILE[i])
     calm = simulate(48, 4, V=len(HOSTILE), texts=lambda i: f"w{i}")
     title = "</title><script>window.pwned=1</script>"
@@ -334,7 +339,8 @@ def test_every_module_is_in_the_bundle_and_short_enough_to_read():
 def test_importing_the_views_imports_no_widget_library():
     code_text = (
         "import sys, diffgemma_lite.view;"
-        "print([m for m in ('anywidget', 'ipywidgets', 'plotly', 'matplotlib', 'IPython') if m in sys.modules])"
+        "print([m for m in ('anywidget', 'ipywidgets', 'plotly', 'matplotlib', "
+        "'IPython') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code_text], capture_output=True, text=True, check=True

@@ -1,5 +1,6 @@
-"""Published figures of DiffusionGemma as data, each row with its source; nothing here was measured
-by this project.
+"""Published figures of DiffusionGemma as data, each row with its source.
+
+Nothing here was measured by this project.
 
 published_throughput.csv: tokens per second by hardware, precision, engine, mode and number of
 users. report_single_user.csv: one step on an H100, part by part (arXiv:2608.00146, section 6).

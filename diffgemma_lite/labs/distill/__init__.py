@@ -1,5 +1,6 @@
-"""Fewer steps: a model is taught by its own slow answers, those that a reward lets pass. Notebook
-09.
+"""Fewer steps: a model is taught by its own slow answers, those that a reward lets pass.
+
+Notebook 09.
 
     python -m diffgemma_lite.labs.distill.run assets/checkpoints/sudoku-few-steps/recipe.json runs/distill    # stage by stage
 
@@ -33,6 +34,18 @@ from .teacher import Answers, Distillation, answers, ask_teacher, targets
 from .train import distill, state_of_few_steps
 
 __all__ = [
-    "Answers", "Distillation", "Questions", "answers", "ask_teacher", "body_questions", "distill", "record_questions",
-    "state_of_few_steps", "step_curve", "sudoku_questions", "targets", "text_questions", "variety",
-]  # fmt: skip
+    "Answers",
+    "Distillation",
+    "Questions",
+    "answers",
+    "ask_teacher",
+    "body_questions",
+    "distill",
+    "record_questions",
+    "state_of_few_steps",
+    "step_curve",
+    "sudoku_questions",
+    "targets",
+    "text_questions",
+    "variety",
+]

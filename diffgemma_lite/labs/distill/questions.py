@@ -16,8 +16,9 @@ from ..sudoku.task import Layout
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked, and what is right. P questions, prompts [P, S] padded on the left, canvases
-    [P, C].
+    """What is asked, and what is right.
+
+    P questions, prompts [P, S] padded on the left, canvases [P, C].
     """
 
     ids: Tensor
@@ -57,8 +58,9 @@ def text_questions(
     max_prompt: int,
     good: Callable[[object, str], bool],
 ) -> Questions:
-    """Prompts of data/tokenizer.py's kind. Right is a text that ends within the canvas and
-    good(example, text) accepts.
+    """Prompts of data/tokenizer.py's kind.
+
+    Right is a text that ends within the canvas and good(example, text) accepts.
     """
     from ..python_text.evaluate import left_padded
     from ..tokenizer import encode_prompt
@@ -95,8 +97,9 @@ def record_questions(tokenizer, records: list, canvas_length: int, max_prompt: i
 def body_questions(
     tokenizer, examples: list, canvas_length: int, max_prompt: int, count: int
 ) -> Questions:
-    """`count` signatures of data/python_corpus.py, evenly spaced; right is a body, not empty, that
-    Python can parse.
+    """`count` signatures of data/python_corpus.py, evenly spaced.
+
+    Right is a body, not empty, that Python can parse.
     """
     from ..python_text.evaluate import evenly, parses
 

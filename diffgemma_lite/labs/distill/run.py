@@ -1,5 +1,6 @@
-"""A recipe for distillation: before, after, and after without the reward; scores, weights and a
-card. Notebook 09.
+"""A recipe for distillation: before, after, and after without the reward.
+
+Scores, weights and a card. Notebook 09.
 
     python -m diffgemma_lite.labs.distill.run assets/checkpoints/sudoku-few-steps/recipe.json runs/distill
 

@@ -1,4 +1,5 @@
 """What distillation gained and what it cost: accuracy at a limit on the steps, and variety.
+
 Notebook 09.
 """
 
@@ -59,9 +60,10 @@ def variety(
 def by_family(
     base: Path, taught: Path, sampler: SamplerConfig, few_steps: int, count: int
 ) -> list[dict]:
-    """Valid records and steps of every family, also those that were not asked about: the base, the
-    taught model with the limit it was taught for, and the taught model with the base's limit. Each
-    {"stage", "limit", "found": {family: {"valid", "passes"}}}.
+    """Valid records and steps of every family, also those that were not asked about.
+
+    The base, the taught model with the limit it was taught for, and the taught model with the
+    base's limit. Each {"stage", "limit", "found": {family: {"valid", "passes"}}}.
     """
     from ..records.data import FAMILIES, records
     from ..records.scores import denoise_records, score_records

@@ -1,4 +1,7 @@
-"""Steps 1 and 2: the model answers with many steps, and right answers become targets. Notebook 09."""
+"""Steps 1 and 2: the model answers with many steps, and right answers become targets.
+
+Notebook 09.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from .questions import Questions
 
 @dataclass(frozen=True)
 class Answers:
-    """Canvases [P, C], everything after an end token filled with it; steps, rewards, and how likely
-    at first sight [P].
+    """Canvases [P, C], everything after an end token filled with it.
+
+    Steps, rewards, and how likely at first sight [P].
     """
 
     canvas: Tensor
@@ -134,6 +138,7 @@ def targets(tried: list[Answers], plan: Distillation) -> tuple[Tensor, Tensor, d
     }
     if not len(rows):
         raise ValueError(
-            f"model: none of its {right.numel()} answers was right, takes one that solves some with many steps"
+            f"model: none of its {right.numel()} answers was right, "
+            "takes one that solves some with many steps"
         )
     return rows, canvas[rows], seen

@@ -52,8 +52,9 @@ def distill(
     *,
     tried: list[Answers] | None = None,
 ) -> list[dict]:
-    """Train in place; one log entry a round. Each round the model that has learnt so far is the
-    teacher.
+    """Train in place; one log entry a round.
+
+    Each round the model that has learnt so far is the teacher.
 
     tried: what `ask_teacher` returned for the first round, if that is known already.
     """

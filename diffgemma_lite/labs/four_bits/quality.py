@@ -69,8 +69,9 @@ CASES = (
 def canvas_scores(
     model: DiffusionGemma, examples: Sequence, *, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(denoising loss [n] nats, best guess [n, C], which positions count [n, C]); noise of (seed,
-    epoch 0, example).
+    """(denoising loss [n] nats, best guess [n, C], which positions count [n, C]).
+
+    Noise of (seed, epoch 0, example).
     """
     c, rows = model.config, []
     for first in range(0, len(examples), SLICE):
@@ -99,8 +100,9 @@ def canvas_scores(
 def canvas_steps(
     model: DiffusionGemma, prompts: Sequence[list[int]], sampler: SamplerConfig, *, seed: int = 0
 ) -> Tensor:
-    """[n]: denoising steps until the first canvas of each prompt is stable. Rows run together, each
-    with its own seed.
+    """[n]: denoising steps until the first canvas of each prompt is stable.
+
+    Rows run together, each with its own seed.
     """
     width, c = max(len(p) for p in prompts), model.config
     ids = torch.tensor([[c.pad_token_id] * (width - len(p)) + p for p in prompts])
@@ -145,7 +147,8 @@ def quality(
     needs = [case.name for case in cases if case.inputs]
     if needs and not calibration:
         raise ValueError(
-            f"calibration: is empty, takes examples, since the inputs of {', '.join(needs)} are rounded too"
+            "calibration: is empty, takes examples, "
+            f"since the inputs of {', '.join(needs)} are rounded too"
         )
     if not examples:
         raise ValueError("examples: is empty, takes at least one held-out example")
@@ -193,8 +196,9 @@ def _row(found: dict[str, Tensor], base: dict[str, Tensor]) -> dict[str, Any]:
 def measure_folder(
     folder: str | Path, out: str | Path, *, n_examples: int, n_prompts: int
 ) -> dict[str, Any]:
-    """The table of a checkpoint with a recipe.json beside it, and where it comes from; written
-    after each row.
+    """The table of a checkpoint with a recipe.json beside it, and where it comes from.
+
+    Written after each row.
     """
     from ...measure.provenance import describe, run_provenance
     from ..recipe import Recipe
@@ -217,7 +221,8 @@ def measure_folder(
     found = json.loads(Path(out).read_text(encoding="utf-8")) if Path(out).exists() else {}
     if found and any(found.get(key) != value for key, value in sizes.items()):
         raise ValueError(
-            f"out: {out} holds another run ({ {key: found.get(key) for key in sizes} }), takes a new file"
+            f"out: {out} holds another run ({ {key: found.get(key) for key in sizes} }), "
+            "takes a new file"
         )
     record = sizes | {"device": describe(device), "provenance": run_provenance(device, command)}
     # older than the provenance

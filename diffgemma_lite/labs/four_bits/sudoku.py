@@ -53,7 +53,8 @@ def solving(
         raise ValueError("some: is empty, takes at least one puzzle")
     if any(case.inputs for case in cases):
         raise ValueError(
-            "cases: one rounds inputs too, takes cases with inputs=False (whole canvases would take too long)"
+            "cases: one rounds inputs too, "
+            "takes cases with inputs=False (whole canvases would take too long)"
         )
     solution, empty = np.array([p.solution for p in some]), np.array([p.clues for p in some]) == 0
     base = attempt(model.eval(), layout, some, sampler=sampler)
@@ -90,7 +91,10 @@ def measure_folder(folder: str | Path, out: str | Path, *, band: str, count: int
     recipe, layout, _ = read_recipe(Path(folder) / "recipe.json")
     model, device = DiffusionGemma.from_pretrained(folder, dtype=torch.float32), torch.device("cpu")
     sampler = SamplerConfig.from_defaults(recipe["generation"], draw="cdf")
-    command = f"python -m diffgemma_lite.labs.four_bits.sudoku assets/checkpoints/{Path(folder).name} --band {band} --puzzles {count}"
+    command = (
+        f"python -m diffgemma_lite.labs.four_bits.sudoku assets/checkpoints/{Path(folder).name} "
+        f"--band {band} --puzzles {count}"
+    )
     record = {
         "model": Path(folder).name,
         "band": band,

@@ -1,3 +1,4 @@
-"""Real Python source as text: the corpus, what a model of it is worth, and its card. Walked through
-in notebook 06.
+"""Real Python source as text: the corpus, what a model of it is worth, and its card.
+
+Walked through in notebook 06.
 """

@@ -15,8 +15,9 @@ from ..scores import percent
 
 
 def where_trained(starts: list[dict]) -> str:
-    """One line for each machine and set of versions that the run was started on. What is not
-    recorded is not said.
+    """One line for each machine and set of versions that the run was started on.
+
+    What is not recorded is not said.
     """
 
     def named(start: dict) -> str:
@@ -46,12 +47,14 @@ def stage_line(training: TrainConfig, log: list[dict]) -> str:
     compiled = ", compiled" if training.compile else ""
     planned = "" if last["step"] == training.steps else f" (of {training.steps:,} planned)"
     holes = (
-        f", {training.holes:.0%} of them right but for one hole of up to {LONGEST_HOLE} tokens (`loss.dig_hole`)"
+        f", {training.holes:.0%} of them right but for one hole of up to {LONGEST_HOLE} tokens "
+        "(`loss.dig_hole`)"
         if training.holes
         else ""
     )
     return (
-        f"{last['step']:,} steps{planned} of {training.batch_size} canvases{holes}; {last['seconds'] / 60:.0f} minutes, "
+        f"{last['step']:,} steps{planned} of {training.batch_size} canvases{holes}; "
+        f"{last['seconds'] / 60:.0f} minutes, "
         f"{training.precision}{compiled}; seed {training.seed}"
     )
 
@@ -68,7 +71,8 @@ def stages_of_holes(before: Sequence[dict]) -> str:
             f"{hole['size']}: {percent(hole['diffusion'])}" for hole in stage["infill"]
         )
         lines.append(
-            f"\nThe same holes after the {stage['steps']:,} steps of an earlier stage, by diffusion: {shares}.\n"
+            f"\nThe same holes after the {stage['steps']:,} steps of an earlier stage, "
+            f"by diffusion: {shares}.\n"
         )
     return "".join(lines)
 
@@ -78,13 +82,15 @@ def text_section(text: dict, before: Sequence[dict] = ()) -> str:
     found it.
     """
     holes = "\n".join(
-        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} | {percent(hole['autoregressive'])} "
+        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} | "
+        f"{percent(hole['autoregressive'])} "
         f"| {percent(hole['difference'])} |"
         for hole in text["infill"]
     )
     kinds = "\n".join(
         f"| {name} | {percent(kind['parse'])} | {kind['empty']} | "
-        f"{percent(kind['parse_not_empty']) if 'parse_not_empty' in kind else '-'} | {kind['tokens']['mean']:.1f} "
+        f"{percent(kind['parse_not_empty']) if 'parse_not_empty' in kind else '-'} | "
+        f"{kind['tokens']['mean']:.1f} "
         + "".join(
             f"| {percent(kind[key]) if key in kind else '-'} "
             for key in ("same_token", "repeated_run")
@@ -140,8 +146,9 @@ def model_card(
     *,
     flat_attention: bool = False,
 ) -> str:
-    """The card as text. scores["run"]: data and starts, as the training state holds them;
-    scores["text"] may be absent.
+    """The card as text. scores["run"]: data and starts, as the training state holds them.
+
+    Scores["text"] may be absent.
 
     before: (TrainConfig, log, name of its file) of each earlier stage of training, the latest
     first.

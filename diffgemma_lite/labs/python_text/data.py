@@ -169,8 +169,9 @@ def modules(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def shorten(text: str, limit: int = PROMPT_CHARS, last: bool = False) -> str:
-    """The first (or last) whole lines of `text` that fit in `limit` characters; one line at least,
-    cut if need be.
+    """The first (or last) whole lines of `text` that fit in `limit` characters.
+
+    One line at least, cut if need be.
     """
     if len(text) <= limit:
         return text
@@ -217,8 +218,9 @@ def _is_stub(node: ast.stmt) -> bool:
 
 
 def prose_examples(module: str, text: str) -> Iterator[Example]:
-    """Each paragraph of `text`, cut between two words in its first half; the paragraphs before it
-    lead in.
+    """Each paragraph of `text`, cut between two words in its first half.
+
+    The paragraphs before it lead in.
     """
     start = 0
     for paragraph in re.split(r"(\n\s*\n)", text):
@@ -290,8 +292,9 @@ def topics(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def module_examples(module: str, source: str) -> Iterator[Example]:
-    """Every example of one file, before anything is left out. A file that does not parse gives
-    none.
+    """Every example of one file, before anything is left out.
+
+    A file that does not parse gives none.
     """
     try:
         with warnings.catch_warnings():
@@ -329,8 +332,9 @@ _RULER = re.compile(r"([^\w\s])\1{9}")
 
 @lru_cache(maxsize=4)
 def build_corpus(root: Path | None = None) -> dict[str, tuple[Example, ...]]:
-    """All examples by split. A target occurs once per task, and a held-out target nowhere in an
-    earlier split.
+    """All examples by split.
+
+    A target occurs once per task, and a held-out target nowhere in an earlier split.
     """
     root = Path(root or sysconfig.get_path("stdlib"))
     found: dict[str, list[Example]] = {split: [] for split in SPLITS}
@@ -373,8 +377,9 @@ def distinct(found: dict[str, list[Example]]) -> dict[str, tuple[Example, ...]]:
 def load_corpus(
     split: str, tasks: Iterable[str] = TASKS, root: str | Path | None = None
 ) -> list[Example]:
-    """The examples of one split, of some tasks; always the same ones in the same order for one
-    Python version.
+    """The examples of one split, of some tasks.
+
+    Always the same ones in the same order for one Python version.
     """
     tasks = (tasks,) if isinstance(tasks, str) else tuple(tasks)
     if split not in SPLITS:

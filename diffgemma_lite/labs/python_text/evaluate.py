@@ -1,5 +1,6 @@
-"""What is a text model worth? Holes filled, canvases that parse, stutter and bits per token on
-held-out modules.
+"""What is a text model worth?
+
+Holes filled, canvases that parse, stutter and bits per token on held-out modules.
 
     python -m diffgemma_lite.labs.python_text.evaluate assets/checkpoints/python-small   # "text" in its scores.json, and its card
 
@@ -66,8 +67,9 @@ def evenly(items: Sequence, n: int) -> list:
 def infill(
     model: DiffusionGemma, examples: Sequence, size: int, sampler: SamplerConfig, plan: TextPlan
 ) -> dict:
-    """Holes of `size` tokens: how often is every token of it the one that stood there? Paired, the
-    same holes for both.
+    """Holes of `size` tokens: how often is every token of it the one that stood there?
+
+    Paired, the same holes for both.
 
     diffusion: the first canvas is pinned but for the hole, which starts as noise: both sides are
     known. autoregressive: the same weights, greedy, which see what stands to the left. At least one
@@ -195,8 +197,9 @@ def canvases(
     sampler: SamplerConfig,
     plan: TextPlan,
 ) -> dict:
-    """Bodies for signatures: share that parse, and stutter; by diffusion, from left to right, and
-    the true ones cut alike.
+    """Bodies for signatures: share that parse, and stutter.
+
+    By diffusion, from left to right, and the true ones cut alike.
 
     pairs: (Example, its ids). A body that is empty parses, for its docstring stands; so both counts
     are given.

@@ -1,5 +1,6 @@
-"""The card of a model of records: its tables, the stages of its training, everything made from
-scores, recipe and log.
+"""The card of a model of records.
+
+Its tables, the stages of its training, everything made from scores, recipe and log.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def ends_table(structured: dict) -> str:
             ends["greedy_end_replaced_valid"],
         )
         lines.append(f"| {family} | " + " | ".join(map(percent, cells)) + " |")
-    head = "| family | end pinned, diffusion: valid | left to right: ends as given | left to right, end replaced: valid |"
+    head = (
+        "| family | end pinned, diffusion: valid | left to right: ends as given | left to right, "
+        "end replaced: valid |"
+    )
     return "\n".join([head, "|---|---|---|---|", *lines])
 
 
@@ -109,7 +113,8 @@ def stages_before(it: Recipe) -> str:
     for stage, name in it.earlier_stages():
         last = read_log(it.path.parent / name)[-1]
         lines.append(
-            f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, with other records: "
+            f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, "
+            "with other records: "
             f"{shares_of(stage)}\n  (`{name}`)."
         )
     return "".join(lines)

@@ -1,5 +1,6 @@
-"""Which constraints does a record break? Exact answers, in words, by libraries that others keep.
-Notebook 08.
+"""Which constraints does a record break?
+
+Exact answers, in words, by libraries that others keep. Notebook 08.
 
     json    json reads it; then count, names and sums are compared
     class   ast parses it; the comment is compared with the fields
@@ -24,8 +25,9 @@ FORM = "form"  # the first word of what says that a record cannot be read
 
 
 def check(family: str, prompt: str, text: str) -> list[str]:
-    """The broken constraints of a record written for a request, in words "name: what is wrong";
-    none if it is right.
+    """The broken constraints of a record written for a request, in words "name: what is wrong".
+
+    None if it is right.
     """
     checks = {"json": _check_json, "class": _check_class, "sql": _check_sql, "sum": _check_sum}
     if family not in FAMILIES:
@@ -135,8 +137,9 @@ _ALLOWED = {
 
 
 def _check_sql(request: str, text: str) -> list[str]:
-    """Run it: what sqlite refuses is what is broken. Only tables, rows and the transaction are
-    permitted.
+    """Run it: what sqlite refuses is what is broken.
+
+    Only tables, rows and the transaction are permitted.
     """
     child, parent = request.split()
     statements = [line.strip() for line in text.split("\n")]

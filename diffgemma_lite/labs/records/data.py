@@ -57,8 +57,9 @@ LARGEST_STEP = 3  # of an amount that is added or taken away
 
 @dataclass(frozen=True)
 class Record:
-    """A request and one right answer to it. `task` is what data/tokenizer.py's encode_examples asks
-    for.
+    """A request and one right answer to it.
+
+    `task` is what data/tokenizer.py's encode_examples asks for.
     """
 
     family: str
@@ -68,8 +69,9 @@ class Record:
 
 
 def _walk(rng: random.Random, steps: int) -> list[int]:
-    """A random start and the values after each step, all of one digit; no step is 0, none is larger
-    than LARGEST_STEP.
+    """A random start and the values after each step, all of one digit.
+
+    No step is 0, none is larger than LARGEST_STEP.
     """
     values = [rng.randint(0, 9)]
     for _ in range(steps):
@@ -151,14 +153,15 @@ def _write_sum(request: str, rng: random.Random) -> str:
 
 # how to ask, and one way to answer
 FAMILIES: dict[str, tuple[Callable[..., str], Callable[..., str]]] = {
-    "json": (_ask_json, _write_json), "class": (_ask_class, _write_class), "sql": (_ask_sql, _write_sql),
-    "sum": (_ask_sum, _write_sum),
+    "json": (_ask_json, _write_json), "class": (_ask_class, _write_class),
+    "sql": (_ask_sql, _write_sql), "sum": (_ask_sum, _write_sum),
 }  # fmt: skip
 
 
 def split_of(prompt: str) -> str:
-    """train, validation or test, from the request alone: a held-out request is in no other split,
-    with any record.
+    """train, validation or test, from the request alone.
+
+    A held-out request is in no other split, with any record.
     """
     place = int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=6).digest(), "big") / 2**48
     return "test" if place < HELD_OUT else "validation" if place < 2 * HELD_OUT else "train"
@@ -167,8 +170,9 @@ def split_of(prompt: str) -> str:
 def records(
     split: str, count: int, *, seed: int = 0, families: Sequence[str] = tuple(FAMILIES)
 ) -> list[Record]:
-    """`count` right records of one split, the families in turn. Record i depends on (seed, split,
-    family, i) alone.
+    """`count` right records of one split, the families in turn.
+
+    Record i depends on (seed, split, family, i) alone.
     """
     families = (families,) if isinstance(families, str) else tuple(families)
     if split not in SPLITS:

@@ -1,5 +1,6 @@
-"""From a trained run on records to a shipped checkpoint: scores, weights, log and card. Notebook
-08.
+"""From a trained run on records to a shipped checkpoint: scores, weights, log and card.
+
+Notebook 08.
 
     python -m diffgemma_lite.labs.recipe train assets/checkpoints/templates-small/recipe.json runs/templates     # resumes
     python -m diffgemma_lite.labs.records.finish assets/checkpoints/templates-small/recipe.json runs/templates
@@ -29,8 +30,9 @@ from .scores import score_all
 
 
 def finish(recipe: Path, out: Path | None, count: int, trials: int, seed: int = 0) -> dict:
-    """Score and write everything beside the recipe; without a run, score the weights that lie
-    there.
+    """Score and write everything beside the recipe.
+
+    Without a run, score the weights that lie there.
     """
     it, folder = Recipe(recipe), recipe.parent
     sampler = SamplerConfig.from_defaults(it.plan["generation"], draw="cdf")

@@ -1,5 +1,6 @@
-"""A wrong token is planted in a nearly finished canvas. Which way of decoding finds and repairs it?
-Notebook 08.
+"""A wrong token is planted in a nearly finished canvas.
+
+Which way of decoding finds and repairs it? Notebook 08.
 
 A trial: a right record of the test split, a late state of it (a few positions are still noise, or
 still masked), and one wrong token among those that stand. Both samplers go on from there with the
@@ -66,8 +67,9 @@ def plant(
     seed: int = 0,
     split: str = "test",
 ) -> Trials:
-    """`count` trials, the families in turn. Trial i depends on (seed, split, families, kind, i)
-    alone.
+    """`count` trials, the families in turn.
+
+    Trial i depends on (seed, split, families, kind, i) alone.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, takes one of {', '.join(KINDS)}")
@@ -101,8 +103,9 @@ def _one_that_breaks(
     choices: Sequence[int],
     rng: random.Random,
 ) -> tuple[int, int]:
-    """A random place and a random token that breaks a constraint there: a digit may also make
-    another right record.
+    """A random place and a random token that breaks a constraint there.
+
+    A digit may also make another right record.
     """
     while True:
         place, token = rng.choice(places), rng.choice(choices)
@@ -143,8 +146,9 @@ def go_on(
 
 
 def score_planted(tokenizer: Tokenizer, trials: Trials, written: Written) -> dict:
-    """Shares of the trials: the record breaks no constraint at the end; the planted token stands no
-    more. Mean steps.
+    """Shares of the trials: the record breaks no constraint at the end.
+
+    The planted token stands no more. Mean steps.
     """
     broken = broken_in(tokenizer, trials.records, written.rows)
     gone = sum(

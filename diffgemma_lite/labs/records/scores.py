@@ -1,5 +1,6 @@
-"""Does a model keep the promises of a record? The same weights by diffusion and from left to right.
-Notebook 08.
+"""Does a model keep the promises of a record?
+
+The same weights by diffusion and from left to right. Notebook 08.
 
 A record of data/templates.py says early what only its later part makes true. Written from left to
 right, the early part is fixed before the later one exists; a canvas settles as a whole. Three
@@ -51,8 +52,9 @@ class Written:
 
 
 def batches_of(tokenizer: Tokenizer, some: Sequence[Record]) -> Iterator[tuple[list[int], Tensor]]:
-    """(numbers of some records, ids [B, S] of their requests), those of one length together:
-    nothing is padded.
+    """(numbers of some records, ids [B, S] of their requests), those of one length together.
+
+    Nothing is padded.
     """
     rows = [encode_prompt(tokenizer, record.task, record.prompt, MAX_PROMPT) for record in some]
     for length in sorted(set(map(len, rows))):
@@ -63,8 +65,9 @@ def batches_of(tokenizer: Tokenizer, some: Sequence[Record]) -> Iterator[tuple[l
 
 
 def canvases_of(tokenizer: Tokenizer, some: Sequence[Record], length: int) -> tuple[Tensor, Tensor]:
-    """(canvas [B, C], tokens [B]) of the records themselves, filled up with end tokens; tokens
-    counts no end token.
+    """(canvas [B, C], tokens [B]) of the records themselves, filled up with end tokens.
+
+    Tokens counts no end token.
     """
     rows = tokenizer.encode_batch([record.target for record in some])
     sizes = torch.tensor([len(row) for row in rows])
@@ -166,8 +169,9 @@ def broken_in(
 
 
 def score_records(tokenizer: Tokenizer, some: Sequence[Record], written: Written) -> dict:
-    """{"valid": share with interval, "passes": mean, "broken": {constraint: how many records break
-    it}}.
+    """{"valid": share with interval, "passes": mean, "broken": {constraint.
+
+    How many records break it}}.
     """
     broken = broken_in(tokenizer, some, written.rows)
     names = Counter(name for words in broken for name in {word.split(":")[0] for word in words})
@@ -187,8 +191,9 @@ def score_ends(
     *,
     seed: int = 0,
 ) -> dict:
-    """The end of each record is given: its last END_TOKENS tokens. forward: greedy records to
-    compare with.
+    """The end of each record is given.
+
+    Its last END_TOKENS tokens. forward: greedy records to compare with.
     """
     length = model.config.canvas_length
     canvas, sizes = canvases_of(tokenizer, some, length)

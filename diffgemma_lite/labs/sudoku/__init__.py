@@ -1,5 +1,6 @@
-"""Puzzles as a canvas: every cell is a position, the given ones are pinned. Walked through in
-notebook 09.
+"""Puzzles as a canvas: every cell is a position, the given ones are pinned.
+
+Walked through in notebook 09.
 
 task      a puzzle as tokens, in four layouts
 batches   the plan of a training run and its batches, each a function of (seed, step)

@@ -1,5 +1,6 @@
-"""What training on Sudoku reads: the plan, and the batch of a step, a function of (seed, step). See
-notebook 09.
+"""What training on Sudoku reads: the plan, and the batch of a step, a function of (seed, step).
+
+See notebook 09.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ SIBLINGS = ("uniform", "masked", "autoregressive")
 
 @dataclass(frozen=True, kw_only=True)
 class SudokuTraining:
-    """How to train. The learning rate warms up, stays, and falls in a straight line to zero in the
-    last `decay_steps`.
+    """How to train.
+
+    The learning rate warms up, stays, and falls in a straight line to zero in the last
+    `decay_steps`.
 
     rate_points replaces that: (step, share of the rate) pairs with straight lines between them, in
     the order of the steps.
@@ -69,7 +72,8 @@ class SudokuTraining:
         if not 0 < self.fewest <= min(self.middle, self.most):
             got = f"{self.fewest}, {self.middle}, {self.most}"
             raise ValueError(
-                f"fewest, middle, most: got {got}, takes givens: 1 <= fewest <= middle, and fewest <= most"
+                f"fewest, middle, most: got {got}, "
+                "takes givens: 1 <= fewest <= middle, and fewest <= most"
             )
         if not 0 <= self.decay_steps <= self.steps:
             got = f"{self.decay_steps}, {self.steps}"
@@ -81,7 +85,8 @@ class SudokuTraining:
         if self.checkpoint_every % self.log_every:
             each = self.log_every
             raise ValueError(
-                f"checkpoint_every: got {self.checkpoint_every}, takes a multiple of log_every = {each}"
+                f"checkpoint_every: got {self.checkpoint_every}, "
+                f"takes a multiple of log_every = {each}"
             )
         if self.precision not in ("float32", "bfloat16"):
             raise ValueError(f"precision: got {self.precision!r}, takes 'float32' or 'bfloat16'")
@@ -94,7 +99,8 @@ class SudokuTraining:
             ) from None
         if list(points) != sorted(points) or any(share < 0 for _, share in points):
             raise ValueError(
-                f"rate_points: got {points}, takes (step, share of at least 0) pairs, steps ascending"
+                f"rate_points: got {points}, "
+                "takes (step, share of at least 0) pairs, steps ascending"
             )
         object.__setattr__(self, "rate_points", points)
         self._check_own()
@@ -103,7 +109,8 @@ class SudokuTraining:
         rows, runs, size = self.own_rows, self.own_runs, self.batch_size
         if not 0 <= rows <= size or (size - rows) % 2:
             raise ValueError(
-                f"own_rows: got {rows}, takes 0 to batch_size = {size}, leaving an even number of others"
+                f"own_rows: got {rows}, takes 0 to batch_size = {size}, "
+                "leaving an even number of others"
             )
         if rows and self.sibling != "uniform":
             raise ValueError(f"own_rows: got {rows} for the {self.sibling} sibling, takes 0 there")
@@ -152,8 +159,9 @@ def draw_batch(
     step: int,
     stream: int = 0,
 ) -> SudokuBatch:
-    """The batch of a step: puzzles in disguise, clues around the minimal ones, noise. Depends on
-    (seed, step, stream) alone.
+    """The batch of a step: puzzles in disguise, clues around the minimal ones, noise.
+
+    Depends on (seed, step, stream) alone.
     """
     seed = [plan.seed, step, stream] if stream else [plan.seed, step]
     rng, b, (solutions, minimal) = np.random.default_rng(seed), plan.batch_size, stacked

@@ -1,5 +1,6 @@
-"""Sudoku: full grids, puzzles with one solution, an exact solver that counts solutions. Walked
-through in notebook 09.
+"""Sudoku: full grids, puzzles with one solution, an exact solver that counts solutions.
+
+Walked through in notebook 09.
 
 A grid is a tuple of n * n digits row by row, n = 9 (boxes of 3 rows by 3 columns), 6 (2 by 3) or 4
 (2 by 2); 0 is an empty cell. Everything is drawn from a seed, so that nothing has to be stored.
@@ -53,8 +54,9 @@ def side_of(grid: Sequence[int]) -> int:
 
 
 def violations(grid: Sequence[int]) -> int:
-    """Pairs of equal digits that share a row, a column or a box, once for each such unit. Empty
-    cells break no rule.
+    """Pairs of equal digits that share a row, a column or a box, once for each such unit.
+
+    Empty cells break no rule.
     """
     n, broken = side_of(grid), 0
     for kind in range(3):
@@ -140,8 +142,9 @@ class _Search:
 
 
 def solve(clues: Sequence[int], limit: int = 2) -> list[Grid]:
-    """Up to `limit` solutions of a puzzle; [] when there is none. With the default, one entry means
-    exactly one solution.
+    """Up to `limit` solutions of a puzzle; [] when there is none.
+
+    With the default, one entry means exactly one solution.
 
     Errors: ValueError for a limit below 1, or clues that are no grid.
     """

@@ -1,5 +1,6 @@
-"""How good is a Sudoku model? Whole puzzles right, cells right, broken rules, steps. Walked through
-in notebook 09.
+"""How good is a Sudoku model?
+
+Whole puzzles right, cells right, broken rules, steps. Walked through in notebook 09.
 
 Steps are counted by wrapping `model.decode` (`counting`), not taken from the sampler's own
 book-keeping; with several puzzles in a batch, a row's steps are those until it stopped, and the

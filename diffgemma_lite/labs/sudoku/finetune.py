@@ -1,4 +1,5 @@
 """From 0% on: the Python model, which solves no Sudoku, is fine-tuned on it, whole or by adapters.
+
 Notebook 09.
 
     python -m diffgemma_lite.labs.sudoku.finetune assets/checkpoints/sudoku-finetune/recipe.json runs/finetune    # resumes
@@ -49,14 +50,16 @@ def wide_layout(name: str, n: int, vocab_size: int) -> Layout:
     own = Layout(name, n).vocab_size
     if own > vocab_size:
         raise ValueError(
-            f"vocab_size: got {vocab_size}, takes at least {own}, what layout {name} of side {n} needs"
+            f"vocab_size: got {vocab_size}, "
+            f"takes at least {own}, what layout {name} of side {n} needs"
         )
     return Layout(name, n, spare=vocab_size - own)
 
 
 def token_order(layout: Layout, tokenizer: Tokenizer) -> list[int]:
-    """For each id of the layout the tokenizer's id that plays it: one to one, over the whole
-    vocabulary.
+    """For each id of the layout the tokenizer's id that plays it.
+
+    One to one, over the whole vocabulary.
 
     pad, eos and bos are the tokenizer's; the sibling's mask, unused here, is <puzzle>; digits are
     the digits; what else the layout names (cells, given digits) is played by the first pieces that
@@ -65,7 +68,8 @@ def token_order(layout: Layout, tokenizer: Tokenizer) -> list[int]:
     check_class("tokenizer", tokenizer, Tokenizer)
     if tokenizer.vocab_size != layout.vocab_size:
         raise ValueError(
-            f"layout: has {layout.vocab_size} tokens, takes one of {tokenizer.vocab_size}; see wide_layout"
+            f"layout: has {layout.vocab_size} tokens, "
+            f"takes one of {tokenizer.vocab_size}; see wide_layout"
         )
     digits = [tokenizer.encode(str(d))[0] for d in range(1, layout.n + 1)]
     own = [
@@ -112,8 +116,9 @@ def point_name(point: dict) -> str:
 
 
 def start_point(base: DiffusionGemma, point: dict, seed: int) -> DiffusionGemma:
-    """The model a point begins with: the base with adapters, the base, or one of its size that
-    learnt nothing before.
+    """The model a point begins with.
+
+    The base with adapters, the base, or one of its size that learnt nothing before.
     """
     kind, generator = point["kind"], torch.Generator().manual_seed(seed)
     model = DiffusionGemma(base.config)
@@ -137,8 +142,9 @@ def run_point(
     out: Path,
     show: Callable[[dict], None] | None = None,
 ) -> dict[str, Any]:
-    """Fine-tune and score one point. What stands in the folder `out` is gone on with, exactly; an
-    adapter is kept there.
+    """Fine-tune and score one point.
+
+    What stands in the folder `out` is gone on with, exactly; an adapter is kept there.
     """
     plan = SudokuTraining(**(recipe["train"] | point.get("train", {})))
     sampler, curve = SamplerConfig(draw="cdf", **recipe["sampler"]), out / "curve.jsonl"
@@ -184,7 +190,8 @@ def words(scores: dict) -> list[str]:
     """What was found, in sentences made from the numbers alone."""
     before, points = scores["before"], scores["points"]
     said = [
-        f"Before: {percent(before['exact'])} of {before['exact']['n']} puzzles solved, {before['steps']:.1f} steps a puzzle."
+        f"Before: {percent(before['exact'])} of {before['exact']['n']} puzzles solved, "
+        f"{before['steps']:.1f} steps a puzzle."
     ]
     for name, p in points.items():
         goal = (
@@ -209,14 +216,16 @@ def words(scores: dict) -> list[str]:
             else "did not clearly help"
         )
         said.append(
-            f"Having learnt Python first {better}: {gain:+.1%} against a model that learnt nothing before."
+            f"Having learnt Python first {better}: "
+            f"{gain:+.1%} against a model that learnt nothing before."
         )
     return said
 
 
 def finetune(recipe_path: Path, out: Path) -> dict[str, Any]:
-    """All points of a recipe that scores.json beside it does not hold yet; it is written after
-    each.
+    """All points of a recipe that scores.json beside it does not hold yet.
+
+    It is written after each.
     """
     recipe = read_object("recipe", recipe_path, NEEDED, ("about",))
     check_keys("tests", recipe["tests"], ("count", "fewest", "most", "seed"))

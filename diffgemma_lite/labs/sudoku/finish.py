@@ -107,14 +107,18 @@ def stage_line(stage: dict, log: Path) -> str:
     last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
     plan, minutes = SudokuTraining(**stage["train"]), last["seconds"] / 60
     line = (
-        f"{last['step']:,} steps of {plan.batch_size} rows with {stage['puzzles']:,} puzzles, seed {plan.seed}; "
-        f"{minutes:.0f} minutes, {plan.precision}, {stage.get('run', 'nothing said of the machine')}. Log: `{log.name}`.\n"
-        f"     {plan.batch_size - plan.own_rows} rows are spoilt answers; {plan.slips:.0%} of these have digits, written or given, "
+        f"{last['step']:,} steps of {plan.batch_size} rows with {stage['puzzles']:,} puzzles, "
+        f"seed {plan.seed}; "
+        f"{minutes:.0f} minutes, {plan.precision}, "
+        f"{stage.get('run', 'nothing said of the machine')}. Log: `{log.name}`.\n"
+        f"     {plan.batch_size - plan.own_rows} rows are spoilt answers; "
+        f"{plan.slips:.0%} of these have digits, written or given, "
         "as their noise instead of any token."
     )
     how = ", each in a new disguise before each step" if plan.own_disguised else ""
     own = (
-        f"\n     {plan.own_rows} rows are runs of the sampler under way, out of {plan.own_runs:,} taken in turn{how} "
+        f"\n     {plan.own_rows} rows are runs of the sampler under way, "
+        f"out of {plan.own_runs:,} taken in turn{how} "
         "(`diffgemma_lite/labs/sudoku/own_states.py`)."
     )
     return line + (own if plan.own_rows else "")
@@ -133,7 +137,8 @@ def card(folder: Path, recipe: dict, layout: Layout, scores: dict, size: int) ->
     )
     mean_steps = sum(s["steps"] for s in scores["bands"].values()) / len(scores["bands"])
     rows = "\n".join(
-        f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | {percent(s['exact'], 2)} "
+        f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | "
+        f"{percent(s['exact'], 2)} "
         f"| {percent(s['cells'], 2)} | {s['violations']:.2f} | {s['steps']:.2f} |"
         for band, s in scores["bands"].items()
     )

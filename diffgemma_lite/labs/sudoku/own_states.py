@@ -66,8 +66,9 @@ class OwnBatch:
 
 
 class OwnStates:
-    """`plan.own_runs` runs, of which each step takes `plan.own_rows` in turn; sampled as
-    `plan.own_sampler` says.
+    """`plan.own_runs` runs, of which each step takes `plan.own_rows` in turn.
+
+    Sampled as `plan.own_sampler` says.
     """
 
     STORED = ("prompt", "clean", "canvas", "pinned", "belief", "age", "right", "taken")
@@ -77,7 +78,8 @@ class OwnStates:
     ):
         if plan.own_disguised and layout.name != "legend":
             raise ValueError(
-                f"own_disguised: got True in layout {layout.name}, takes legend, where a position is a cell"
+                f"own_disguised: got True in layout {layout.name}, "
+                "takes legend, where a position is a cell"
             )
         runs, length = plan.own_runs, layout.canvas_length
         self.layout, self.stacked, self.plan = layout, stacked, plan
@@ -160,8 +162,9 @@ class OwnStates:
             self._begin(run)
 
     def take_ended(self) -> dict[str, float]:
-        """Share of the puzzles solved and their mean steps since the last call; empty where none
-        ended.
+        """Share of the puzzles solved and their mean steps since the last call.
+
+        Empty where none ended.
         """
         if not self.seen:
             return {}

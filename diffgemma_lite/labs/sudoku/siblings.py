@@ -1,5 +1,6 @@
-"""Three siblings compared: one backbone, one data stream, one number of steps; and the layouts of
-one. See notebook 09.
+"""Three siblings compared: one backbone, one data stream, one number of steps.
+
+And the layouts of one. See notebook 09.
 
     python -m diffgemma_lite.labs.sudoku.siblings assets/checkpoints/sudoku-siblings/recipe.json     # minutes; writes scores.json
     python -m diffgemma_lite.labs.sudoku.siblings assets/checkpoints/sudoku-siblings-9/recipe.json   # side 9, by bands: half an hour
@@ -36,8 +37,9 @@ CURVE_PUZZLES = 40  # a band, for the curve over steps
 
 
 def small_tests(n: int, count: int, fewest: int, most: int, seed: int) -> list[Puzzle]:
-    """Puzzles of side n with `fewest` to `most` givens. Side 6 takes test grids; side 4 has so few
-    that any grid will do.
+    """Puzzles of side n with `fewest` to `most` givens.
+
+    Side 6 takes test grids; side 4 has so few that any grid will do.
     """
     if not 1 <= fewest <= most:
         raise ValueError(f"fewest, most: got {fewest}, {most}, takes 1 <= fewest <= most")
@@ -105,8 +107,9 @@ def compare_layouts(
     each: int,
     show: Callable[[str, dict], None] | None = None,
 ) -> dict[str, dict]:
-    """The uniform sibling in each layout (with its `look`, see start_geometry): how fast is the
-    grid's geometry learnt?
+    """The uniform sibling in each layout (with its `look`, see start_geometry).
+
+    How fast is the grid's geometry learnt?
     """
     cases = {name: (layout, "uniform", look) for name, (layout, look) in layouts.items()}
     return _compare(cases, sizes, plan, puzzles, tests, sampler, each, show)

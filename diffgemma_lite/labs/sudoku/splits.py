@@ -1,5 +1,6 @@
-"""Which grids are for training, validation and test, and the puzzles of each, by seed. Walked
-through in notebook 09.
+"""Which grids are for training, validation and test, and the puzzles of each, by seed.
+
+Walked through in notebook 09.
 
 A sudoku stays a sudoku when digits are renamed, rows change places inside their band, bands change
 places, the same for columns, or rows and columns are exchanged: about 1.2e12 ways. A test grid that
@@ -35,8 +36,9 @@ def _cycles(a: Sequence[int], b: Sequence[int]) -> str:
 
 
 def _line_pairs(lines: Sequence[Sequence[int]], size: int) -> str:
-    """Cycle types between lines: inside each band, then across bands. Blind to the order of lines
-    and bands and to names.
+    """Cycle types between lines: inside each band, then across bands.
+
+    Blind to the order of lines and bands and to names.
     """
     inside: list[list[str]] = [[] for _ in range(len(lines) // size)]
     across = []
@@ -48,8 +50,9 @@ def _line_pairs(lines: Sequence[Sequence[int]], size: int) -> str:
 
 
 def invariant(grid: Sequence[int]) -> int:
-    """A number that all disguises of a full grid share. (Different grids may share it too; that
-    costs nothing here.)
+    """A number that all disguises of a full grid share.
+
+    (Different grids may share it too; that costs nothing here.)
     """
     n = side_of(grid)
     high, wide = BOXES[n]
@@ -71,8 +74,9 @@ def split_of(grid: Sequence[int]) -> str:
 def grids(
     split: str, n: int = 9, seed: int = 0, stream: str = ""
 ) -> Iterator[tuple[Grid, random.Random]]:
-    """Full grids of a split without end, each with random numbers of its own; another `stream`
-    means other grids.
+    """Full grids of a split without end, each with random numbers of its own.
+
+    Another `stream` means other grids.
 
     Errors: ValueError for no split, or for n = 4 and another split than training: the 288 grids of
     side 4 are so few in disguise that none can be held out.
@@ -89,8 +93,9 @@ def grids(
 
 
 def puzzles(split: str, band: str, count: int, seed: int = 0) -> list[Puzzle]:
-    """9 x 9 puzzles of one band, one for each grid, givens spread evenly over the band. About 30 ms
-    each.
+    """9 x 9 puzzles of one band, one for each grid, givens spread evenly over the band.
+
+    About 30 ms each.
 
     Errors: ValueError for no split or band, or a count below 1.
     """
@@ -111,8 +116,9 @@ def puzzles(split: str, band: str, count: int, seed: int = 0) -> list[Puzzle]:
 
 
 def minimal_puzzles(count: int, seed: int = 0, n: int = 9, split: str = "train") -> list[Puzzle]:
-    """Puzzles that no clue can be taken from, one for each grid. Every set of clues around them has
-    one solution as well.
+    """Puzzles that no clue can be taken from, one for each grid.
+
+    Every set of clues around them has one solution as well.
     """
     if count < 1:
         raise ValueError(f"count: got {count}, takes at least 1")

@@ -27,8 +27,9 @@ def save_run(
     plan: SudokuTraining,
     own: OwnStates | None = None,
 ) -> None:
-    """Weights, moments, step and log in one file that appears whole or not at all; the log also as
-    JSON lines.
+    """Weights, moments, step and log in one file that appears whole or not at all.
+
+    The log also as JSON lines.
     """
     tensors = {
         f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()
@@ -52,8 +53,9 @@ def save_run(
 def load_run(
     folder: Path, model, optimizer, plan: SudokuTraining, own: OwnStates | None = None
 ) -> tuple[int, list[dict]]:
-    """Fill model and optimizer from the folder's state, if it has one. Returns the step and the
-    log.
+    """Fill model and optimizer from the folder's state, if it has one.
+
+    Returns the step and the log.
 
     Errors: ValueError for the state of another model or another plan.
     """
@@ -69,7 +71,8 @@ def load_run(
             json.dumps(asdict(wanted) | _FREE)
         ):
             raise ValueError(
-                f"folder: {folder} holds a run with another {key}, takes the same, or another folder"
+                f"folder: {folder} holds a run with another {key}, "
+                "takes the same, or another folder"
             )
     model.load_state_dict(
         {name.removeprefix("model."): v for name, v in stored.items() if name.startswith("model.")}

@@ -107,8 +107,9 @@ class Layout:
         return ids, np.zeros_like(given)
 
     def grid(self, canvas: np.ndarray, clues: np.ndarray) -> np.ndarray:
-        """Canvas [B, C] -> digits [B, cells]: what the model wrote, and the clues where they were
-        pinned; 0 for no digit.
+        """Canvas [B, C] -> digits [B, cells].
+
+        What the model wrote, and the clues where they were pinned; 0 for no digit.
         """
         written = canvas[:, 1::2] if self.name == "pairs" else canvas
         digits = written - (FIRST - 1)
@@ -151,11 +152,14 @@ class Layout:
 def start_geometry(
     model, layout: Layout, generator: torch.Generator, *, look: float = 3.0, faint: float = 0.25
 ) -> None:
-    """Where training starts. All tokens share one vector; digits add one of their own; cell tokens
-    add, faintly, the sum of a row, a column and a box vector. So a cell token in the prompt names
-    its cell, and one that noise put into the canvas says little. look: norm weight of queries and
-    keys in the first layer, the sharpness of its looking heads; 0 leaves that layer as any other.
-    `plain` has no cell tokens and gets neither."""
+    """Where training starts.
+
+    All tokens share one vector; digits add one of their own; cell tokens add, faintly, the sum of a
+    row, a column and a box vector. So a cell token in the prompt names its cell, and one that noise
+    put into the canvas says little. look: norm weight of queries and keys in the first layer, the
+    sharpness of its looking heads; 0 leaves that layer as any other. `plain` has no cell tokens and
+    gets neither.
+    """
     width, n, table = model.config.hidden_size, layout.n, model.embed_tokens.weight
 
     def vectors(rows: int) -> Tensor:

@@ -1,5 +1,6 @@
-"""Training on Sudoku: three siblings with one backbone, one data stream and one budget. Walked
-through in notebook 09.
+"""Training on Sudoku: three siblings with one backbone, one data stream and one budget.
+
+Walked through in notebook 09.
 
     uniform         each digit is replaced with probability t by any token of the vocabulary; the decoder restores them
     masked          each digit is replaced with probability t by the mask; the decoder restores the masked ones
@@ -42,8 +43,9 @@ OPTIONAL = ("about", "run", "first", "chosen", "generation", "tests", "sampler",
 
 
 def _same_prompt_cache(model: DiffusionGemma, prompt: Tensor, layout: Layout) -> KVCache:
-    """The encoder's cache [B, ...]. Where every puzzle has the same prompt (legend, pairs), it is
-    read once for all rows.
+    """The encoder's cache [B, ...].
+
+    Where every puzzle has the same prompt (legend, pairs), it is read once for all rows.
     """
     if layout.name not in ("legend", "pairs"):
         return model.encode(prompt)
@@ -54,8 +56,9 @@ def _same_prompt_cache(model: DiffusionGemma, prompt: Tensor, layout: Layout) ->
 
 
 def sudoku_loss(model: DiffusionGemma, batch: SudokuBatch, layout: Layout, sibling: str) -> Tensor:
-    """Mean cross-entropy in nats over the counted positions: of the decoder, or (autoregressive) of
-    the next token.
+    """Mean cross-entropy in nats over the counted positions.
+
+    Of the decoder, or (autoregressive) of the next token.
     """
     if sibling == "autoregressive":
         hidden, _ = model.encode_hidden(torch.cat([batch.prompt, batch.clean[:, :-1]], 1))
@@ -94,14 +97,16 @@ def train_sudoku(
     folder: str | Path | None = None,
     on_log: Callable[[dict], bool | None] | None = None,
 ) -> list[dict]:
-    """Train in place and return the log. `folder`: checkpoint and log.jsonl; a run found there goes
-    on, exactly.
+    """Train in place and return the log.
+
+    `folder`: checkpoint and log.jsonl; a run found there goes on, exactly.
 
     on_log(entry) returning True stops early, after a checkpoint.
     """
     if plan.sibling == "autoregressive" and layout.name in ("legend", "pairs"):
         raise ValueError(
-            f"sibling: got autoregressive in layout {layout.name}, takes plain or named (the puzzle as prompt)"
+            f"sibling: got autoregressive in layout {layout.name}, "
+            "takes plain or named (the puzzle as prompt)"
         )
     folder = None if folder is None else Path(folder)
     adam = {
@@ -172,8 +177,9 @@ def new_model(layout: Layout, sizes: dict, seed: int, look: float = 3.0) -> Diff
 
 
 def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
-    """recipe.json -> (everything in it, layout, plan of the last stage). Errors: ValueError for a
-    key it lacks or cannot have.
+    """recipe.json -> (everything in it, layout, plan of the last stage).
+
+    Errors: ValueError for a key it lacks or cannot have.
     """
     recipe = read_object("recipe", path, NEEDED, OPTIONAL)
     check_integer("puzzles", recipe["puzzles"], 1)
@@ -191,8 +197,9 @@ def read_recipe(path: str | Path) -> tuple[dict, Layout, SudokuTraining]:
 
 
 def stages_of(recipe: dict) -> list[dict]:
-    """The recipe of each stage, the last one first: the same with what "first" changes (train, and
-    puzzles, run, about).
+    """The recipe of each stage, the last one first.
+
+    The same with what "first" changes (train, and puzzles, run, about).
     """
     found = [recipe]
     while "first" in recipe:
@@ -218,8 +225,11 @@ def stages_of(recipe: dict) -> list[dict]:
 def train_recipe(
     recipe: dict, out: Path, on_log: Callable[[dict], None] | None = None
 ) -> DiffusionGemma:
-    """Train what a recipe says in the folder `out`, or go on there. With "first" an earlier stage
-    comes before it, in out/first, and the training starts from its weights."""
+    """Train what a recipe says in the folder `out`, or go on there.
+
+    With "first" an earlier stage comes before it, in out/first, and the training starts from its
+    weights.
+    """
     ran, layout, plan = (
         stages_of(recipe),
         Layout(**recipe["layout"]),

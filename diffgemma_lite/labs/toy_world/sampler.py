@@ -88,6 +88,7 @@ def sample(
     generator: Generator | None = None,
 ) -> Int[Tensor, "n c"]:
     """n texts written by the package's own step functions, with the exact denoiser for a model.
+
     Monte Carlo for `exact`.
     """
     told, _, mask_id = _checked(world, sampler, process, told, None)
@@ -170,13 +171,15 @@ def _checked(
         raise ValueError(f"process: got {process!r}, takes one of {', '.join(PROCESSES)}")
     if process == "masked" and float(world.marginals()[:, -1].sum()) > 0:
         raise ValueError(
-            f"world: its last word {world.words[-1]!r} occurs in texts, takes a noise word (the mask)"
+            f"world: its last word {world.words[-1]!r} occurs in texts, "
+            "takes a noise word (the mask)"
         )
     if commit not in (None, "argmax", "canvas"):
         raise ValueError(f"commit: got {commit!r}, takes 'argmax' or 'canvas'")
     if sampler.confidence_threshold is not None and sampler.stability_threshold != 1:
         raise ValueError(
-            f"stability_threshold: got {sampler.stability_threshold}, takes 1, or confidence_threshold=None"
+            f"stability_threshold: got {sampler.stability_threshold}, "
+            "takes 1, or confidence_threshold=None"
         )
     mask_id = len(world.words) - 1 if process == "masked" else None
     return (

@@ -26,8 +26,9 @@ MOST = 4096  # texts; tables of S x S are made
 
 @dataclass(frozen=True)
 class World:
-    """The joint distribution of C words as a table. Words that never occur in a text can still
-    occur as noise.
+    """The joint distribution of C words as a table.
+
+    Words that never occur in a text can still occur as noise.
     """
 
     joint: Float[Tensor, "s"]  # [S] probability of every text
@@ -39,7 +40,8 @@ class World:
         s = len(self.words) ** self.length
         if s > MOST:
             raise ValueError(
-                f"words, length: got {len(self.words)} ** {self.length} = {s} texts, takes at most {MOST}"
+                f"words, length: got {len(self.words)} ** {self.length} = {s} texts, "
+                f"takes at most {MOST}"
             )
         shape, total = tuple(self.joint.shape), float(self.joint.sum())
         if shape != (s,) or bool((self.joint < 0).any()) or abs(total - 1) > 1e-9:
@@ -106,8 +108,9 @@ class World:
 def phrases(
     probabilities: Mapping[str, float], *, slips: float = 0.0, noise_words: int = 0
 ) -> World:
-    """A world of the given phrases; `slips` is spread over all other texts of their words. {"so
-    so": 0.5, ...}
+    """A world of the given phrases; `slips` is spread over all other texts of their words.
+
+    {"so so": 0.5, ...}
 
     noise_words: further words that no text holds. In a large vocabulary nearly all words are such
     words at a given place.
@@ -117,7 +120,8 @@ def phrases(
     length, v = len(split[0]), len(words) + noise_words
     if any(len(phrase) != length for phrase in split):
         raise ValueError(
-            f"probabilities: got phrases of {sorted({len(p) for p in split})} words, takes one length"
+            f"probabilities: got phrases of {sorted({len(p) for p in split})} words, "
+            "takes one length"
         )
     joint = torch.zeros((v,) * length, dtype=torch.float64)
     possible = joint[(slice(len(words)),) * length]
