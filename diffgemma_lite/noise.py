@@ -54,27 +54,13 @@ def _check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
         )
 
 
-<<<<<<< HEAD
 def _check_belief(x_t: Tensor, p_x0: Tensor) -> None:
     """A canvas and what is believed about it. NaN is let through: it is seen where it arose."""
-=======
-def _check_belief(x_t: Tensor, p_x0: Tensor, **levels: Tensor) -> None:
-    """A canvas, what is believed about it, and noise levels, one per row.
-
-    NaN is let through: it has to be seen where it arose.
-    """
-    check_tensor("p_x0", p_x0, "floating-point numbers", ("B", "C", "V"))
->>>>>>> h-long
     _check_ids("x_t", x_t, p_x0.shape[-1])
     if bool((p_x0 < 0).any()) or bool(((p_x0.sum(-1) - 1).abs() > 0.02).any()):
         raise ValueError(
-<<<<<<< HEAD
             "p_x0: got negative numbers or sums that are not 1, takes probabilities of the clean "
             "token"
-=======
-            "p_x0: got negative numbers or sums that are not 1, "
-            "takes probabilities of the clean token"
->>>>>>> h-long
         )
 
 
@@ -87,9 +73,8 @@ def corrupt(
     pinned: Bool[Tensor, "b c"] | None = None,
     mask_id: int | None = None,
 ) -> tuple[Int[Tensor, "b c"], Bool[Tensor, "b c"]]:
-    """Noise each token of x [B, C] with probability t [B], one noise level per row.
-
-    Returns (x_t, changed), both [B, C].
+    """Noise each token of x [B, C] with probability t [B], one noise level per row. Returns (x_t,
+    changed), both [B, C].
 
     Uniform-state by default; with `mask_id` absorbing-state: an id of the vocabulary, or V for one
     beside it. A token noised to its own value counts as unchanged, so the expected changed share is
