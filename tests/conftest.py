@@ -24,8 +24,8 @@ os.environ.setdefault("PYTHONHASHSEED", "0")  # inherited by the kernels
 # does. Read once, when torch is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # Every annotation of the package (shapes, dtypes and plain types) is checked at each call, in the
-# tests only.
-_hook = jaxtyping.install_import_hook("diffgemma_lite", "typechecker.check")  # tests/typechecker.py
+# tests only, by tests/helpers/typechecker.py.
+_hook = jaxtyping.install_import_hook("diffgemma_lite", "typechecker.check")
 
 import torch  # noqa: E402
 

@@ -6,8 +6,8 @@ Every knob is there, what is turned is sent, what comes is shown.
 from __future__ import annotations
 
 import pytest
+from played import live
 from simulated import HOSTILE, simulate
-from test_player import live
 
 from diffgemma_lite.view import live_player
 from diffgemma_lite.view.host import page as page_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from played import CONTRAST, ROOT, cells, focused, frame, live, pause_after, seek, settled
 from simulated import HOSTILE
-from test_player import CONTRAST, ROOT, cells, focused, frame, live, pause_after, seek, settled
 
 from diffgemma_lite.view import noise_view
 from diffgemma_lite.view.host import page as page_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_player import live
+from played import live
 
 from diffgemma_lite.view.host import page as page_of
 from diffgemma_lite.view.nvfp4_record import block_map, outlier_frames

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from played import CONTRAST, ROOT, cells, focused, frame, live, pause_after, seek, settled
 from simulated import HOSTILE, simulate
 
 from diffgemma_lite.view import player_html
 from diffgemma_lite.view.text import visible
 
-ROOT = "document.querySelector('[data-live]').lastElementChild.shadowRoot"
 SLIDER = f"{ROOT}.querySelector('input[type=range]')"
 
 
@@ -23,52 +23,6 @@ def trace():
 @pytest.fixture(scope="module")
 def page_file(trace, tmp_path_factory):
     return player_html(trace, tmp_path_factory.mktemp("pages") / "one.html", title="One canvas")
-
-
-def live(page):
-    page.wait_for_selector("[data-live=yes]")
-    return page
-
-
-def cells(page, name="shown") -> list[str]:
-    what = {
-        "shown": "x.textContent",
-        "class": "x.className",
-        "label": "x.getAttribute('aria-label')",
-    }[name]
-    return page.locator(".grid .cell").evaluate_all(f"all => all.map((x) => {what})")
-
-
-def frame(page) -> int:
-    return int(page.locator("input[type=range]").input_value())
-
-
-def seek(page, n: int) -> None:
-    page.locator("input[type=range]").evaluate(
-        "(r, n) => { r.value = n; r.dispatchEvent(new Event('input')); }", n
-    )
-
-
-def pause_after(page, n: int, key: str | None = None) -> int:
-    """Waits until it has played past frame n and pauses it in the same instant, by its button or by
-    a key where the focus is: between two calls from here a slow machine may play to the end.
-    Returns the frame it stopped at.
-    """
-    return page.evaluate(
-        f"""async ([n, key]) =>
-          {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
-        while (Number(range.value) <= n) await new Promise((next) => requestAnimationFrame(next));
-        if (key === null) root.querySelector('.controls .primary').click();
-        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown',
-          {{ key, bubbles: true, composed: true, cancelable: true }}));
-        return Number(range.value); }}""",
-        [n, key],
-    )
-
-
-def settled(page) -> None:
-    """Waits until no cell fades any more."""
-    page.wait_for_function("() => document.getAnimations().every((a) => a.playState !== 'running')")
 
 
 def shown(trace, ids) -> list[str]:
@@ -131,14 +85,6 @@ def test_play_pause_step_scrub_and_speed(open_page, page_file):
     page.get_by_role("button", name="Commit").click()
     page.get_by_role("button", name="Play").click()  # from the end it starts again
     page.wait_for_function(f"() => {SLIDER}.value < 14")
-
-
-def focused(page) -> str:
-    return page.evaluate(
-        "() => { let e = document.activeElement; "
-        "while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
-        "return e.dataset?.p ?? e.getAttribute('aria-label') ?? e.value ?? e.tagName; }"
-    )
 
 
 def test_the_keyboard_alone_reaches_and_works_everything(open_page, page_file):
@@ -399,15 +345,6 @@ def test_reduced_motion_and_both_themes(open_page, page_file):
         settled(page)
         worst = page.locator(".grid .cell").evaluate_all(CONTRAST)
         assert worst >= 4.5, worst
-
-
-CONTRAST = """cells => { const lum = (css) => {
-  const [r, g, b] = css.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
-  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color),
-    b = lum(s.backgroundColor);
-    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })); }"""
 
 
 @pytest.mark.parametrize("width", [360, 700, 1000, 1600])

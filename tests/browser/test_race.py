@@ -6,10 +6,9 @@ What stands in the lanes at a time, and that time passes.
 from __future__ import annotations
 
 import pytest
+from played import CONTRAST, focused, live
 from raced import raced
 from simulated import HOSTILE
-from test_player import focused, live
-from test_router import CONTRAST
 
 from diffgemma_lite.view import race_view
 from diffgemma_lite.view.host import page as page_of

@@ -8,7 +8,7 @@ import math
 import re
 
 import pytest
-from test_player import live
+from played import live
 
 from diffgemma_lite import Config
 from diffgemma_lite.view import roofline

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from played import CONTRAST, focused, live, settled
 from routed import routed
 from simulated import HOSTILE
-from test_player import focused, live, settled
 from tiny import C as CANVAS
 from tiny import random_ids, tiny
 
@@ -280,15 +280,6 @@ def test_it_fits_every_width_and_reads_in_both_themes(open_page, router_file, wi
     assert (
         page.locator(".grid .cell, .rows .row[aria-selected='true']").evaluate_all(CONTRAST) >= 4.5
     )
-
-
-CONTRAST = """cells => { const lum = (css) => {
-  const v = css.match(/[\\d.]+/g).slice(0, 3).map((x) => css.startsWith('color(') ? x : x / 255)
-  .map((x) => x <= 0.04045 ? x / 12.92 : ((Number(x) + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
-  return Math.min(...cells.map((c) => { const s = getComputedStyle(c), a = lum(s.color),
-    b = lum(s.backgroundColor);
-    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })); }"""
 
 
 def test_without_script_the_static_part_is_there(open_page, router_file):

@@ -12,8 +12,10 @@ import textwrap
 
 import pytest
 import torch
+import trained
 from safetensors.torch import load_file
-from tiny import C, Example, V, generator, random_ids
+from tiny import C, Example, V, generator
+from trained import PLAN, examples, fresh, run
 
 from diffgemma_lite import Config, DiffusionGemma, SamplerConfig, generate, train_state
 from diffgemma_lite.train import (
@@ -27,39 +29,6 @@ from diffgemma_lite.train import (
     train,
 )
 from diffgemma_lite.train_state import data_identity
-
-PLAN = dict(steps=9, batch_size=4, checkpoint_every=4, log_every=3, warmup_steps=3)
-
-
-def fresh(seed: int = 0) -> DiffusionGemma:
-    model = DiffusionGemma(Config.preset("tiny"))
-    model.init_weights(generator(seed))
-    return model
-
-
-def examples(n: int = 14) -> list[Example]:
-    return [
-        Example(
-            random_ids(3 + i % 5, seed=i).tolist(),
-            random_ids(4 + i, seed=50 + i).tolist(),
-            i % 4 > 0,
-        )
-        for i in range(n)
-    ]
-
-
-def run(folder=None, model=None, on_log=None, **changes):
-    """(weights, log without timings) of a run of PLAN."""
-    model = fresh() if model is None else model
-    log = train(
-        model,
-        examples(),
-        TrainConfig(**(PLAN | changes)),
-        folder=folder,
-        progress=False,
-        on_log=on_log,
-    )
-    return model.state_dict(), [{k: v for k, v in entry.items() if k != "seconds"} for entry in log]
 
 
 def assert_same_run(a, b):
@@ -79,9 +48,9 @@ def whole():
 SCRIPT = """
     import os, signal, sys
     import torch
-    sys.path.insert(0, {tests!r})
+    sys.path.insert(0, {helpers!r})
     torch.set_num_threads({threads})
-    from test_train import PLAN, examples, fresh, run
+    from trained import PLAN, examples, fresh, run
     from diffgemma_lite import train_state
 
     def die(*_):
@@ -116,7 +85,7 @@ def test_resume_after_a_kill_is_bit_identical_to_no_kill(whole, tmp_path, when):
     folder = str(tmp_path / "run")
     body = textwrap.dedent(KILLED[when]).format(folder=folder).replace("\n", "\n    ")
     script = SCRIPT.format(
-        tests=os.path.dirname(__file__), threads=torch.get_num_threads(), when=body
+        helpers=os.path.dirname(trained.__file__), threads=torch.get_num_threads(), when=body
     )
     child = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True

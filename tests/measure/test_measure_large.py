@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_recording import TIME, made
+from recorded import TIME, made
 
 from diffgemma_lite import Config
 from diffgemma_lite.cost import PRECISIONS, floor, parameters, step_cost

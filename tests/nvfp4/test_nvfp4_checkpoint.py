@@ -7,8 +7,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_nvfp4_layers import logits
-from tiny import refused, tiny
+from tiny import logits, refused, tiny
 
 from diffgemma_lite import DiffusionGemma
 from diffgemma_lite.nvfp4 import calibrate, load_quantized, quantize_model, save_quantized

@@ -9,7 +9,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import generator, random_ids, refused, tiny
+from tiny import generator, logits, random_ids, refused, tiny
 from torch import nn
 
 from diffgemma_lite import SamplerConfig, generate
@@ -27,15 +27,6 @@ from diffgemma_lite.nvfp4.layers import PACKED, NVFP4Experts, rounded_input
 from diffgemma_lite.nvfp4.model import matrices
 
 PUBLIC = ("experts", "dense_mlp")
-
-
-def logits(model, seed: int = 0) -> torch.Tensor:
-    """[2, 8, 97] of a canvas that is conditioned on an earlier guess."""
-    believed = torch.randn(2, 8, 97, generator=generator(seed)).to(model.dtype)
-    with torch.no_grad():
-        return model.decode(
-            random_ids(2, 8, seed=seed + 1), model.encode(random_ids(2, 11, seed=seed)), believed
-        )
 
 
 def linear(i: int = 40, o: int = 24, bias: bool = False) -> nn.Linear:

@@ -5,8 +5,7 @@ for the large one.
 from __future__ import annotations
 
 import pytest
-from test_nvfp4_layers import logits
-from tiny import refused, tiny
+from tiny import logits, refused, tiny
 
 from diffgemma_lite import Config
 from diffgemma_lite.cost import parameters

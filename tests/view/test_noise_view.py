@@ -14,8 +14,8 @@ import sys
 import numpy as np
 import pytest
 import torch
+from markup import Reader
 from simulated import HOSTILE
-from test_view import Reader
 
 from diffgemma_lite.noise import corrupt
 from diffgemma_lite.view import noise_view

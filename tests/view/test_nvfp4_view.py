@@ -10,7 +10,7 @@ import re
 
 import pytest
 import torch
-from test_view import Reader
+from markup import Reader
 from tiny import generator, refused
 
 from diffgemma_lite.nvfp4 import quantize

@@ -9,10 +9,9 @@ import zlib
 
 import numpy as np
 import pytest
+from markup import Reader, tables
 from raced import raced
 from simulated import HOSTILE
-from test_router_view import tables
-from test_view import Reader
 
 from diffgemma_lite.view import race_view
 from diffgemma_lite.view.race import (

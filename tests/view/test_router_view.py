@@ -8,24 +8,13 @@ import zlib
 
 import numpy as np
 import pytest
+from markup import Reader, tables
 from routed import routed
 from simulated import HOSTILE
-from test_view import Reader
 
 from diffgemma_lite.view import router_view
 from diffgemma_lite.view.router import payload, picture, static_part
 from diffgemma_lite.view.text import visible
-
-
-def tables(markup: str) -> list[list[list[str]]]:
-    """The cells of each table, row by row, as text."""
-    rows = [
-        re.findall(r"<tr>(.*?)</tr>", t, re.DOTALL)
-        for t in re.findall(r"<table>(.*?)</table>", markup, re.DOTALL)
-    ]
-    return [
-        [re.findall(r"<t[hd]>(.*?)</t[hd]>", row, re.DOTALL) for row in table] for table in rows
-    ]
 
 
 def test_the_static_part_has_the_load_and_the_counts_of_every_layer():

@@ -13,10 +13,10 @@ import sys
 import time
 import unicodedata
 import zlib
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from markup import Reader
 from simulated import HOSTILE, simulate, worst_case
 
 from diffgemma_lite.view import live_player, payload_of, player, player_html
@@ -24,27 +24,6 @@ from diffgemma_lite.view.host import BUNDLES, HERE, module_text
 from diffgemma_lite.view.payload import PROBABILITY_STEPS, code, pack_planes, reductions, row_arrays
 from diffgemma_lite.view.static import RAMP, SHADES, picture, static_part
 from diffgemma_lite.view.text import readable, visible
-
-
-class Reader(HTMLParser):
-    """Tags, attributes and text of a page, scripts aside."""
-
-    def __init__(self, markup: str):
-        super().__init__()
-        self.tags, self.attributes, self.text, self.script = [], [], [], False
-        self.feed(markup)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attrs]
-        self.script = tag == "script"
-
-    def handle_endtag(self, tag):
-        self.script = False
-
-    def handle_data(self, data):
-        if not self.script:
-            self.text.append(data)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def logits(model, seed: int = 0) -> torch.Tensor:
+    """[2, 8, 97] of a canvas that is conditioned on an earlier guess."""
+    believed = torch.randn(2, 8, 97, generator=generator(seed)).to(model.dtype)
+    with torch.no_grad():
+        return model.decode(
+            random_ids(2, 8, seed=seed + 1), model.encode(random_ids(2, 11, seed=seed)), believed
+        )
+
+
 def sampler(**changes) -> SamplerConfig:
     """Six steps and a wide bound, so that something is accepted, renoised and revised in each of
     them.
