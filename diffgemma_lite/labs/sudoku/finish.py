@@ -1,7 +1,8 @@
 """From a trained Sudoku run to a shipped checkpoint: test scores, the curve over steps, weights,
 log and card. Notebook 09.
 
-    python -m diffgemma_lite.labs.sudoku.finish assets/checkpoints/sudoku-small/recipe.json runs/sudoku --puzzles 2000
+    python -m diffgemma_lite.labs.sudoku.finish \\
+        assets/checkpoints/sudoku-small/recipe.json runs/sudoku --puzzles 2000
 
 The sampler's settings stand in the recipe and were chosen on validation puzzles; the test puzzles
 come from the seed.
