@@ -1,7 +1,8 @@
 """Low-rank adapters (LoRA): fine-tune a frozen model by adding to each matrix W a product B A of
 rank r. Notebook 09.
 
-    W + alpha / rank * B A      A [r, in] starts random, B [out, r] starts at zero: at first the model is the base, bit for bit
+    W + alpha / rank * B A      A [r, in] starts random, B [out, r] starts at zero: at first the
+                                model is the base, bit for bit
 
 Against adapters on a plain transformer: experts are stacked tensors, so each expert has a pair of
 its own, A [E, r, in] and B [E, out, r]; the router and the self-conditioning block can be adapted
@@ -11,8 +12,8 @@ adapters, and every code path (experts by loop or grouped, autocast, both sides 
 the sum. A rank above min(in, out) is allowed and buys nothing.
 
     add_lora(model, 8); train(model, ...)          # only the adapters get gradients
-    save_lora(model, "adapter.safetensors")        # load_lora(base, file) puts them on the same base again
-    merge(model); model.save_pretrained(folder)    # an ordinary model; unmerge(model) or remove_lora(model) go back
+    save_lora(model, "adapter.safetensors")        # load_lora(base, file) puts them on again
+    merge(model); model.save_pretrained(folder)    # an ordinary model; unmerge goes back
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def _embedding(s: _Sizes) -> Iterator[OpCost]:
 
 
 def _self_conditioning(s: _Sizes) -> Iterator[OpCost]:
-    """softmax of the last step's logits, times the embedding table, through a norm and a gated MLP."""
+    """softmax of the last step's logits, times the embedding table, then a norm and a gated MLP."""
     c, part = s.config, "self_conditioning"
     over = s.tokens * c.vocab_size
     # float32 in and out

@@ -7,11 +7,11 @@ notebook, named after it.
 
 For the authors of the course, notebooks executed, tidied, checked and exported:
 
-    uv run python -m diffgemma_lite.course run [NAME ...]      execute from top to bottom, tidy, write back
-    uv run python -m diffgemma_lite.course tidy [NAME ...]     tidy without executing (after a change of prose)
+    uv run python -m diffgemma_lite.course run [NAME ...]     execute in order, tidy, write back
+    uv run python -m diffgemma_lite.course tidy [NAME ...]    tidy only (after a change of prose)
     uv run python -m diffgemma_lite.course check [NAME ...]    say what may not be committed
-    uv run python -m diffgemma_lite.course export FOLDER [NAME ...]    pages that work with the network off
-    uv run python -m diffgemma_lite.course slides FOLDER [NAME ...]    presentations, a slide for each heading
+    uv run python -m diffgemma_lite.course export FOLDER [NAME ...]    pages that work offline
+    uv run python -m diffgemma_lite.course slides FOLDER [NAME ...]    a slide for each heading
 
 A NAME is a path or the beginning of a file name ("07"); none means all. Outputs are committed, so
 what differs between two runs on two machines should be timings and last digits only. Unlike with

@@ -6,7 +6,8 @@ Going back from pure noise in N steps, each a draw from `noise.posterior` with t
 is a chain of draws whose probability of ending in a given text can be bounded: for a path x_1 ..
 x_0 noised from the text (the evidence lower bound),
 
-    - log p(x_0)  <=  sum over the N steps from t to s of  E [ KL( q(x_s | x_t, x_0)  ||  p(x_s | x_t) ) ]
+    - log p(x_0)  <=  sum over the N steps from t to s of
+                      E [ KL( q(x_s | x_t, x_0)  ||  p(x_s | x_t) ) ]
 
 where q is the step that knows the text and p the one that averages over what the model believes.
 There is no other term: at t = 1 the canvas is noise and nothing else, and the last step goes to s =

@@ -1,9 +1,10 @@
 """Recipes: a JSON file that says which model, which data and how to train, so that a shipped
 checkpoint can be made again.
 
-    python -m diffgemma_lite.labs.recipe train  assets/checkpoints/python-small/recipe.json runs/python-small   # hours; resumes
-    python -m diffgemma_lite.labs.recipe finish assets/checkpoints/python-small/recipe.json runs/python-small   # evaluate, save
-    python -m diffgemma_lite.labs.recipe card   assets/checkpoints/python-small/recipe.json                     # the card again
+    RECIPE=assets/checkpoints/python-small/recipe.json
+    python -m diffgemma_lite.labs.recipe train  $RECIPE runs/python-small    # hours; resumes
+    python -m diffgemma_lite.labs.recipe finish $RECIPE runs/python-small    # evaluate, save
+    python -m diffgemma_lite.labs.recipe card   $RECIPE                      # the card again
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Recipe:
 
     @property
     def kind(self) -> str:
-        """Which data: "python", the standard library's source, or "templates", generated records."""
+        """Which data: "python", the standard library, or "templates", generated records."""
         return self.plan["data"].get("kind", "python")
 
     def examples(self, split: str):
@@ -262,7 +263,7 @@ def _of_python(it: Recipe) -> Recipe:
 
 
 def text_scores(it: Recipe, model: DiffusionGemma) -> dict:
-    """What evaluate_text.py finds on the test split, its metrics being the last that are looked at."""
+    """What python_text.evaluate finds on the test split, whose metrics are looked at last."""
     corpus, plan = _test_texts(it)
     found = evaluate_text(model, corpus, it.examples("test"), it.tokenizer.decode, plan)
     return {"split": "test", "python": platform.python_version()} | found

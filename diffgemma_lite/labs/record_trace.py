@@ -1,8 +1,9 @@
 """Record one canvas of a shipped model as a trace, so that it can be shown without running the
 model.
 
-    python -m diffgemma_lite.labs.record_trace assets/checkpoints/python-small assets/recordings/python-small.json \\
-        --task body --prompt "def load(path):\\n    \\"\\"\\"Read the file and return its lines.\\"\\"\\"" --seed 0
+    python -m diffgemma_lite.labs.record_trace \\
+        assets/checkpoints/python-small assets/recordings/python-small.json --task body --seed 0 \\
+        --prompt "def load(path):\\n    \\"\\"\\"Read the file and return its lines.\\"\\"\\""
 """
 
 from __future__ import annotations

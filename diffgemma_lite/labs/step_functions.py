@@ -3,9 +3,12 @@
 How they differ from the entropy bound, which draws, accepts what it is sure of and renoises the
 rest:
 
-    posterior_step   goes back the way the noise came: every position draws from the exact posterior q(x_s | x_t, belief)
-    jump_step        the same to first order: a position stays, or with probability dt/t jumps to a draw from the belief
-    masked_step      absorbing-state decoding: fills in the surest masked positions and never touches them again
+    posterior_step   goes back the way the noise came: every position draws from the exact
+                     posterior q(x_s | x_t, belief)
+    jump_step        the same to first order: a position stays, or with probability dt/t jumps to
+                     a draw from the belief
+    masked_step      absorbing-state decoding: fills in the surest masked positions and never
+                     touches them again
 
 All of them walk the noise levels t = 1 - n/N -> s = 1 - (n+1)/N. Sources: DiffusionGemma Technical
 Report, arXiv:2608.00146, the footnote on its step (jump), and arXiv:2505.24857 (which positions to

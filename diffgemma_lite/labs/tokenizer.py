@@ -9,7 +9,8 @@ string "<body>" in HTML code stays text. Nothing is lost: `decode(encode(text)) 
 text. Walked in notebook 06.
 
     tokenizer = train_tokenizer(texts, vocab_size=2048)
-    tokenizer.save("folder")                   # tokenizer.json + tokenizer_config.json: AutoTokenizer reads it too
+    tokenizer.save("folder")                   # tokenizer.json + tokenizer_config.json, which
+                                               # AutoTokenizer reads too
     Tokenizer.load("folder").encode("def f():\n    return 1")
 """
 

@@ -3,7 +3,8 @@
 This file only collects the names.
 
 codes       the sixteen codes, rounding, two codes in a byte
-tensor      blocks of 16, E4M3 block scales, the float32 tensor scale: quantize, dequantize, NVFP4Tensor
+tensor      blocks of 16, E4M3 block scales, the float32 tensor scale: quantize, dequantize,
+            NVFP4Tensor
 formats     what to compare with: MXFP4, INT4 in groups, FP8; the signal-to-noise ratio
 layers      linear layer, experts and embedding that hold packed weights
 native      the same tensors on a GPU that multiplies them

@@ -2,8 +2,8 @@
 
 Against NVFP4: MXFP4 has the same codes, but a block of 32 and a scale that is a power of two, so
 the largest weight of a block can be cut off (up to 8 becomes 6) or leave the top codes unused. INT4
-has evenly spaced codes and a bfloat16 scale for
-32 weights, 4.5 bits like NVFP4. FP8 keeps eight bits a weight and one scale a row. Walked through in notebook 10.
+has evenly spaced codes and a bfloat16 scale for 32 weights, 4.5 bits like NVFP4. FP8 keeps eight
+bits a weight and one scale a row. Walked through in notebook 10.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def cache_bytes(config: Config, context: int, *, kv_bytes: float = 2.0, batch: i
 
 
 def step_bytes(config: Config, batch: int = 1) -> float:
-    """The largest array of a denoising step: float32 logits of a canvas over the whole vocabulary."""
+    """The largest array of a denoising step: float32 logits of a canvas over the vocabulary."""
     return 4.0 * batch * config.canvas_length * config.vocab_size
 
 

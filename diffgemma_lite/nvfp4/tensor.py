@@ -130,7 +130,7 @@ def tensor_scales(w: Float[Tensor, "..."], stacked: bool = False) -> Float[Tenso
 
 
 def beside(scale: Float[Tensor, "n"], blocks: Tensor) -> Tensor:
-    """A tensor scale, or one for each of a stack, in a shape that multiplies block scales [E, ...]."""
+    """A tensor scale, or one for each of a stack, shaped to multiply block scales [E, ...]."""
     return scale if len(scale) == 1 else scale.view(-1, *[1] * (blocks.dim() - 1))
 
 

@@ -2,10 +2,10 @@
 replay.
 
 A `Step` (sampler.py) holds everything, logits included; 48 steps of a 256-token canvas over 262,144
-tokens would be
-12 GB of them. A `Trace` keeps all the rest plus the few most likely candidates of each position, as numpy arrays,
-and writes them as compact JSON (each array deflated, then base64, so that a browser can unpack it
-without a library). Walked through in notebooks 00 and 07; drawn by `diffgemma_lite.view`.
+tokens would be 12 GB of them. A `Trace` keeps all the rest plus the few most likely candidates of
+each position, as numpy arrays, and writes them as compact JSON (each array deflated, then base64,
+so that a browser can unpack it without a library). Walked through in notebooks 00 and 07; drawn by
+`diffgemma_lite.view`.
 
 Letters: N denoising steps, B batch, C canvas, K candidates kept, L layers, A attended positions
 kept.

@@ -1,6 +1,7 @@
 """Pictures of every view, light and dark, from a shipped model by one command.
 
-    python -m diffgemma_lite.view.figures assets/checkpoints/python-small assets/recordings/python-small.json \\
+    python -m diffgemma_lite.view.figures \\
+        assets/checkpoints/python-small assets/recordings/python-small.json \\
         assets/recordings/python-small-race.json assets/figures
 
 The first file is a recorded trace, whose task, prompt and seed are used again; the second the race,

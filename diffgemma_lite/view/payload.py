@@ -49,7 +49,7 @@ class Reduction:
 
 
 def reductions(available: int, most: int = 5) -> list[Reduction]:
-    """From everything to the least, in the order in which a page that is too large gives things up."""
+    """From everything to the least, in the order in which too large a page gives things up."""
     top = min(most, available)
     kept = [Reduction(k) for k in range(top, 2, -1)] or [Reduction(top)]
     return (

@@ -1,9 +1,11 @@
-"""Every notebook where a reader meets it: six gates, on the notebooks that exist and on a specimen
-made here.
+"""Every notebook where a reader meets it: six gates, on those that exist and on a specimen.
 
-1 opened untrusted in JupyterLab: tables and pictures, no "Error displaying widget"; 2 trusted and not run: players live;
-3 Run All: live widgets answer to keyboard and slider; 4 exported page from a file with the network off: players live;
-5 the same as slides; 6 in all of them no console error and no failed request.
+1 opened untrusted in JupyterLab: tables and pictures, no "Error displaying widget"
+2 trusted and not run: players live
+3 Run All: live widgets answer to keyboard and slider
+4 exported page from a file with the network off: players live
+5 the same as slides
+6 in all of them no console error and no failed request
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ live_player(fail, knobs={"seed": 0}, title="failing")""",
 
 @pytest.fixture(scope="session")
 def specimen(tmp_path_factory, lab) -> Path:
-    """A small notebook with recorded and live players, run and tidied by the course's own command."""
+    """A small notebook with recorded and live players, run and tidied by the course's command."""
     path = tmp_path_factory.mktemp("specimen") / "specimen.ipynb"
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source) for source in SPECIMEN]

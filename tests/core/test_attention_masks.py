@@ -73,7 +73,7 @@ def test_encoder_masks_against_a_loop(kind, padded, old):
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 20])
 def test_decoder_masks_against_a_loop(kind, padded, length):
-    """Pitfall 1: the last W - 1 prefix tokens, the same for every canvas row, and the whole canvas."""
+    """Pitfall 1: the last W - 1 prefix tokens, the same for every row, and the whole canvas."""
     real = left_padding([length, max(1, length - 3)], length) if padded else None
     got = written_out(decoder_masks(TINY, cache_of(length, 2, real), C)[kind], 2, C, length + C)
     shown = None if real is None else real.tolist()

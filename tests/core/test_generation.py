@@ -931,7 +931,7 @@ def test_autoregressive_stops_at_any_of_several_end_tokens(in_any_batch, extra):
 
 
 def test_tokens_per_second_are_kept_tokens_over_the_time_of_the_whole_call(model, monkeypatch):
-    """The clock is read when the call begins and when it ends, and goes on by 4 seconds in between."""
+    """The clock is read when the call begins and when it ends, and goes on by 4 seconds between."""
     monkeypatch.setattr(time, "perf_counter", itertools.count(0, 4).__next__)
     out = scripted(model, says([ENDS_AT_2, LONG]), max_new_tokens=C, eos_token_id=END)
     assert out.metrics["tokens_per_second"] == (3 + C) / 4

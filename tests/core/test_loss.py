@@ -245,7 +245,7 @@ def test_mean_cross_entropy_by_hand():
 
 
 def test_denoising_loss_counts_corrupted_and_clean_positions_alike_without_a_weight():
-    """Pitfall 27: the mean over the canvas, the same function of the logits at every noise level."""
+    """Pitfall 27: the mean over the canvas, one function of the logits at every noise level."""
     model, batch = tiny(), batch_of(examples())
     with torch.no_grad():
         cache = model.encode(batch.ids)
@@ -320,7 +320,7 @@ def test_the_decoder_sees_nothing_from_its_canvas_on():
 
 
 def test_training_sees_what_generation_sees():
-    """The logits of the drawn canvas equal decode() after encode() of exactly the tokens before it."""
+    """The logits of the drawn canvas equal decode() after encode() of just the tokens before it."""
     model, batch = exact(), batch_of(examples(6), self_conditioning=0.0)
     with torch.no_grad():
         together = denoising_logits(model, model.encode(batch.ids), batch)

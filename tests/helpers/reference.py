@@ -250,7 +250,7 @@ def wide_logits(shape: tuple[int, ...], seed: int = 0) -> Tensor:
 def reference_encode(
     reference: nn.Module, ids: Tensor, mask: Tensor | None = None, cache: DynamicCache | None = None
 ):
-    """(last hidden states, dynamic cache); `mask` covers what the cache holds and the new tokens."""
+    """(last hidden states, dynamic cache); `mask` covers the cache's tokens and the new ones."""
     cache = (
         DynamicCache(config=reference.config.get_text_config(decoder=True))
         if cache is None

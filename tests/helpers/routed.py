@@ -1,4 +1,4 @@
-"""Made-up routing records for the tests of the router view: skewed choices, no model behind them."""
+"""Made-up routing records for the tests of the router view: skewed choices, no model behind."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_without_a_generator_torchs_global_one_is_drawn_from(pair) -> None:
 
 
 def test_the_defaults_are_the_references_defaults(pair) -> None:
-    """No sampler, no generation config: 48 steps, the published bound, temperatures and thresholds."""
+    """No sampler, no generation config: 48 steps, published bound, temperatures and thresholds."""
     reference, model = pair(TWO_LAYERS)
     ids, _ = prompt(model, 1, 0)
     torch.manual_seed(0)

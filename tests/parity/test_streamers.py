@@ -77,7 +77,7 @@ def test_a_streamer_hears_the_same_from_both(pair, takes_logits: bool) -> None:
 
 @pytest.mark.parametrize("streamer_class", [TextStreamer, TextDiffusionStreamer])
 def test_transformers_streamers_print_what_was_written(pair, capsys, streamer_class: type) -> None:
-    """Drafts are printed and taken back by the diffusion streamer, and never reach the plain one."""
+    """Drafts are printed and taken back by the diffusion streamer, never reaching the plain one."""
     _, model = pair(TWO_LAYERS)
     ids = tokens((1, 20), model.config.vocab_size - 1)
     streamer = streamer_class(Words(), skip_prompt=True, skip_special_tokens=True)

@@ -2,16 +2,21 @@
 
 Notebook 09.
 
-    python -m diffgemma_lite.labs.distill.run assets/checkpoints/sudoku-few-steps/recipe.json runs/distill    # stage by stage
+    # stage by stage
+    python -m diffgemma_lite.labs.distill.run \\
+        assets/checkpoints/sudoku-few-steps/recipe.json runs/distill
 
 DiffusionGemma owes its few steps to a second stage of training whose objective is not public
 (sampler distillation with rewards, arXiv:2608.00146). This is not that objective. It is ours, kept
 small, one round after the other:
 
     1  the teacher, which is the model itself, answers questions with many steps and mild annealing
-    2  a reward looks at each answer (are the rules kept? is the record valid?); the right ones become targets
-    3  the model is led to a state of a *few-step* run of its own: k < few_steps steps of the sampler, from fresh noise
-    4  there it learns the target: cross-entropy at all positions that are not pinned, through the belief it came with
+    2  a reward looks at each answer (are the rules kept? is the record valid?); the right ones
+       become targets
+    3  the model is led to a state of a *few-step* run of its own: k < few_steps steps of the
+       sampler, from fresh noise
+    4  there it learns the target: cross-entropy at all positions that are not pinned, through
+       the belief it came with
 
 Of several right answers to one question the one is taken that the model found likeliest at first
 sight, from pure noise: where many answers are right, a model that keeps all of them open needs a

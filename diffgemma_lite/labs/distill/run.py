@@ -2,7 +2,8 @@
 
 Scores, weights and a card. Notebook 09.
 
-    python -m diffgemma_lite.labs.distill.run assets/checkpoints/sudoku-few-steps/recipe.json runs/distill
+    python -m diffgemma_lite.labs.distill.run \\
+        assets/checkpoints/sudoku-few-steps/recipe.json runs/distill
 
 scores.json beside the recipe is written after each stage, and a stage that stands there is not run
 again. Weights are written only if they are worth keeping: fewer steps, and no clear loss of

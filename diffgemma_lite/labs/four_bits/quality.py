@@ -6,7 +6,8 @@ canvases and the same seeds as the float one, so that a difference has a much na
 either score alone. Walked through in notebook 10. The table for a shipped model, some ten minutes
 of two free cores; it resumes where it was interrupted:
 
-    python -m diffgemma_lite.labs.four_bits.quality assets/checkpoints/python-small assets/recordings/nvfp4-quality-python-small.json
+    python -m diffgemma_lite.labs.four_bits.quality \\
+        assets/checkpoints/python-small assets/recordings/nvfp4-quality-python-small.json
 """
 
 from __future__ import annotations

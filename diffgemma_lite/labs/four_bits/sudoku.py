@@ -5,7 +5,8 @@ Beside quality.py, which has no answer to check against: here a canvas is right 
 as there: every model gets the same puzzles, the same noise and the same seeds. Walked through in
 notebook 10. A table for the shipped model:
 
-    python -m diffgemma_lite.labs.four_bits.sudoku assets/checkpoints/sudoku-small assets/recordings/nvfp4-sudoku-small.json
+    python -m diffgemma_lite.labs.four_bits.sudoku \\
+        assets/checkpoints/sudoku-small assets/recordings/nvfp4-sudoku-small.json
 """
 
 from __future__ import annotations

@@ -6,14 +6,17 @@ module that is also trained on), and every target ends where the text itself end
 paragraph), so that an end token means something. Walked in notebook 06. Except for doc, `prompt +
 target` is the text itself, nothing put in between.
 
-    body      signature and docstring -> the body, rewritten by `ast.unparse` (4 spaces, no comments)
+    body      signature and docstring -> the body, rewritten by `ast.unparse` (4 spaces, no
+              comments)
     doc       signature and body -> the first paragraph of the docstring
-    prose     the beginning of a paragraph (module and class docstrings, the topics of `help()`) -> the rest of it
+    prose     the beginning of a paragraph (module and class docstrings, the topics of `help()`) ->
+              the rest of it
     continue  lines of source as they stand -> the rest of the paragraph (up to the next blank line)
-    hole      lines of source, lines left out in the middle, more lines -> the lines left out (asked for by name only)
+    hole      lines of source, lines left out in the middle, more lines -> the lines left out
+              (asked for by name only)
 
-    python -m diffgemma_lite.labs.python_text.data                        prints what is in it
-    python -m diffgemma_lite.labs.python_text.data --tokenizer FOLDER     trains the tokenizer on the training split
+    python -m diffgemma_lite.labs.python_text.data                       # prints what is in it
+    python -m diffgemma_lite.labs.python_text.data --tokenizer FOLDER    # trains the tokenizer
 """
 
 from __future__ import annotations
@@ -130,7 +133,7 @@ class Example:
 
 
 def fraction(text: str) -> float:
-    """A number in [0, 1) that depends on `text` only: the same on every machine and in every run."""
+    """A number in [0, 1) that depends on `text` only: the same in every run, on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:6], "big") / 2**48
 
 
@@ -458,7 +461,7 @@ def report(tokenizer: Tokenizer, canvas_length: int = 64, root: str | Path | Non
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line: train the tokenizer (and keep it, with --tokenizer), then print the report."""
+    """The command line: train the tokenizer (--tokenizer keeps it), then print the report."""
     parser = argparse.ArgumentParser(
         prog="python -m diffgemma_lite.labs.python_text.data", description=main.__doc__
     )

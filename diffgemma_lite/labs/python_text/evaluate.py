@@ -2,7 +2,8 @@
 
 Holes filled, canvases that parse, stutter and bits per token on held-out modules.
 
-    python -m diffgemma_lite.labs.python_text.evaluate assets/checkpoints/python-small   # "text" in its scores.json, and its card
+    # "text" in its scores.json, and its card
+    python -m diffgemma_lite.labs.python_text.evaluate assets/checkpoints/python-small
 
 Each number stands beside the same weights written from left to right. That mode is the encoder side
 of this very model, trained jointly with the denoising; it is no separate language model of the same

@@ -5,13 +5,15 @@ How it differs from a text corpus: everything is generated, so a record is right
 template_checks.py says which constraint is broken. A request names what the record must hold; the
 rest (keys, types, order) is the writer's choice, but every choice binds others:
 
-    json    a count, a total and the last row's name stand before the rows they speak of; each row carries the running sum
+    json    a count, a total and the last row's name stand before the rows they speak of; each row
+            carries the running sum
     class   a comment counts the fields of each type; the fields follow
-    sql     one transaction: two tables in either order, one refers to the other; rows that a foreign key allows
+    sql     one transaction: two tables in either order, one refers to the other; rows that a
+            foreign key allows
     sum     the answer stands before its working, one labelled operation a line
 
     records("train", 4, seed=0)      # one of each family
-    python -m diffgemma_lite.labs.records.data --tokenizer FOLDER      trains the tokenizer; without it, prints examples
+    python -m diffgemma_lite.labs.records.data --tokenizer FOLDER    # without it: prints examples
 """
 
 from __future__ import annotations

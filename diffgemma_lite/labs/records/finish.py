@@ -2,9 +2,10 @@
 
 Notebook 08.
 
-    python -m diffgemma_lite.labs.recipe train assets/checkpoints/templates-small/recipe.json runs/templates     # resumes
-    python -m diffgemma_lite.labs.records.finish assets/checkpoints/templates-small/recipe.json runs/templates
-    python -m diffgemma_lite.labs.records.finish assets/checkpoints/templates-small/recipe.json               # scores, card
+    RECIPE=assets/checkpoints/templates-small/recipe.json
+    python -m diffgemma_lite.labs.recipe train $RECIPE runs/templates      # resumes
+    python -m diffgemma_lite.labs.records.finish $RECIPE runs/templates
+    python -m diffgemma_lite.labs.records.finish $RECIPE                   # scores, card
 
 The sampler's settings stand in the recipe; the scores are of the test split.
 """

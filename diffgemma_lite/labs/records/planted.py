@@ -7,7 +7,8 @@ still masked), and one wrong token among those that stand. Both samplers go on f
 same weights:
 
     uniform   the entropy-bound sampler, which decides anew in each step what it accepts
-    masked    step_functions.masked_step, which fills in what is masked and touches nothing that is written
+    masked    step_functions.masked_step, which fills in what is masked and touches nothing that is
+              written
 
 Only tokens that break a constraint are planted, so that "repaired" can be asked of the record: does
 it break none at the end? The model was trained with uniform noise; the mask is a marker that no

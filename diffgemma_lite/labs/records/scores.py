@@ -6,10 +6,11 @@ A record of data/templates.py says early what only its later part makes true. Wr
 right, the early part is fixed before the later one exists; a canvas settles as a whole. Three
 questions, each with n, seeds and intervals:
 
-    diffusion / greedy / drawn    how many records break no constraint, and which ones do the others break?
-    ends                          the record's last tokens are given: a canvas pins them; from left to right nothing can be
-                                  told, so the end is compared afterwards, or put in the place of
-                                  what was written there
+    diffusion / greedy / drawn    how many records break no constraint, and which ones do the others
+                                  break?
+    ends                          the record's last tokens are given: a canvas pins them; from left
+                                  to right nothing can be told, so the end is compared afterwards,
+                                  or put in the place of what was written there
 
 planted.py asks a fourth one. Steps are counted by wrapping `decode`; a forward of the
 autoregressive mode writes a token.

@@ -2,7 +2,9 @@
 
 Notebook 09.
 
-    python -m diffgemma_lite.labs.sudoku.finetune assets/checkpoints/sudoku-finetune/recipe.json runs/finetune    # resumes
+    # resumes
+    python -m diffgemma_lite.labs.sudoku.finetune \\
+        assets/checkpoints/sudoku-finetune/recipe.json runs/finetune
 
 The base keeps its vocabulary: digits are its own digits, cells and given digits are pieces of text
 it knows, used as names (`token_order`). Its rows of the embedding are put into the order of
@@ -84,7 +86,7 @@ def token_order(layout: Layout, tokenizer: Tokenizer) -> list[int]:
 
 
 def renumbered(base: DiffusionGemma, order: list[int], canvas_length: int) -> DiffusionGemma:
-    """A copy of the base that knows token order[i] by the number i, with canvases of this length."""
+    """A copy of the base that knows token order[i] by the number i; canvases of this length."""
     if sorted(order) != list(range(base.config.vocab_size)):
         raise ValueError(
             f"order: got {len(order)} ids, takes each of 0 to {base.config.vocab_size - 1} once"

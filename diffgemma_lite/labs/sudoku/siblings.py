@@ -2,9 +2,9 @@
 
 And the layouts of one. See notebook 09.
 
-    python -m diffgemma_lite.labs.sudoku.siblings assets/checkpoints/sudoku-siblings/recipe.json     # minutes; writes scores.json
-    python -m diffgemma_lite.labs.sudoku.siblings assets/checkpoints/sudoku-siblings-9/recipe.json   # side 9, by bands: half an hour
-    python -m diffgemma_lite.labs.sudoku.siblings assets/checkpoints/sudoku-layouts/recipe.json      # the same for layouts
+    # writes scores.json: minutes; with sudoku-siblings-9 (side 9, by bands) half an hour;
+    # with sudoku-layouts the same for layouts
+    python -m diffgemma_lite.labs.sudoku.siblings assets/checkpoints/sudoku-siblings/recipe.json
 
 Only what is spoilt and who predicts differs (see sudoku/train.py). The layout has the puzzle as its
 prompt, because the autoregressive sibling must have read all clues before it writes the first

@@ -7,8 +7,10 @@ checkpoint stays an ordinary DiffusionGemma:
 
     plain    prompt: 81 digits or blanks          canvas: 81 digits              (as published)
     named    prompt: 81 tokens "cell, clue"       canvas: 81 digits
-    legend   prompt: 81 tokens "cell"             canvas: 81 digits, clues pinned as tokens "given 1" to "given 9"
-    pairs    prompt: one token                    canvas: 81 times "cell" (pinned), digit (clues pinned as in legend)
+    legend   prompt: 81 tokens "cell"             canvas: 81 digits, clues pinned as tokens
+                                                  "given 1" to "given 9"
+    pairs    prompt: one token                    canvas: 81 times "cell" (pinned), digit (clues
+                                                  pinned as in legend)
 
 In `named` and `legend` every canvas position finds its cell at the same distance, n * n tokens
 back; in `pairs` one back. `start_geometry` only chooses where training starts: cell tokens that

@@ -2,8 +2,10 @@
 
 Walked through in notebook 09.
 
-    uniform         each digit is replaced with probability t by any token of the vocabulary; the decoder restores them
-    masked          each digit is replaced with probability t by the mask; the decoder restores the masked ones
+    uniform         each digit is replaced with probability t by any token of the vocabulary;
+                    the decoder restores them
+    masked          each digit is replaced with probability t by the mask; the decoder restores
+                    the masked ones
     autoregressive  the encoder side predicts each digit from the puzzle and the digits before it
 
 A batch is a function of (seed, step) (batches.py): nothing random lives in the loop, and resuming
@@ -11,7 +13,9 @@ is exact, as in the package's train.py, whose optimizer this file uses. Half of 
 what a first pass believed (self-conditioning). In a later stage rows may be runs of the sampler
 under way instead (own_states.py), which stand in the checkpoint.
 
-    python -m diffgemma_lite.labs.sudoku.train assets/checkpoints/sudoku-small/recipe.json runs/sudoku      # resumes
+    # resumes
+    python -m diffgemma_lite.labs.sudoku.train \\
+        assets/checkpoints/sudoku-small/recipe.json runs/sudoku
 """
 
 from __future__ import annotations
