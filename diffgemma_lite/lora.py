@@ -34,7 +34,7 @@ from torch.nn.utils import parametrize
 from .checks import check_class, check_integer, check_path, file_to_write
 from .model import DiffusionGemma
 from .moe import Experts
-from .nvfp4.model import PARTS, matrices
+from .parts import PARTS, matrices
 
 # every linear, routers and experts included
 LINEARS = tuple(part for part in PARTS if part != "embedding")

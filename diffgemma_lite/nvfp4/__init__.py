@@ -17,10 +17,11 @@ Walked through in notebook 10.
 
 from __future__ import annotations
 
+from ..parts import PARTS
 from .checkpoint import load_quantized, save_quantized
 from .formats import FORMATS, round_trip, snr_db
 from .layers import NVFP4Embedding, NVFP4Experts, NVFP4Linear
-from .model import PARTS, calibrate, quantize_model, round_model, stored_bytes
+from .model import calibrate, quantize_model, round_model, stored_bytes
 from .tensor import NVFP4Tensor, dequantize, quantize
 
 __all__ = [

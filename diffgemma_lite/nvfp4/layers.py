@@ -55,6 +55,8 @@ class NVFP4Linear(PackedWeight):
     With an input_scale the input is rounded to NVFP4 as well.
     """
 
+    is_packed = True  # for parts.matrices
+
     def __init__(
         self, q: NVFP4Tensor, input_scale: Tensor | None = None, bias: Tensor | None = None
     ):
@@ -91,6 +93,8 @@ class NVFP4Experts(Experts):
     """Experts with gate, up and down packed apart, so that each of the 3 E matrices has a tensor
     scale of its own.
     """
+
+    is_packed = True  # for parts.matrices
 
     def __init__(self, gate: PackedWeight, up: PackedWeight, down: PackedWeight):
         nn.Module.__init__(self)
@@ -159,6 +163,8 @@ class NVFP4Experts(Experts):
 
 class NVFP4Embedding(ScaledEmbedding):
     """The embedding table, which is also the head. `weight` unpacks all of it, at each access."""
+
+    is_packed = True  # for parts.matrices
 
     def __init__(self, table: PackedWeight, padding_idx: int | None):
         nn.Module.__init__(self)

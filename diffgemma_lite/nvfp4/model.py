@@ -18,51 +18,11 @@ from torch import Tensor, nn
 from ..layers import ScaledEmbedding
 from ..model import DiffusionGemma
 from ..moe import Experts
+from ..parts import matrices
 from .checkpoint import saves_packed
 from .formats import round_trip
-from .layers import PACKED, NVFP4Embedding, NVFP4Experts, NVFP4Linear, PackedWeight
+from .layers import NVFP4Embedding, NVFP4Experts, NVFP4Linear, PackedWeight
 from .tensor import E2M1_MAX, E4M3_MAX, quantize
-
-# names as in cost.parameters; norms and the router's scales are no matrices and stay float
-PARTS = ("experts", "dense_mlp", "attention", "router", "self_conditioning", "embedding")
-
-
-def part_of(name: str) -> str | None:
-    """Module name -> the part of PARTS it is a matrix of."""
-    words = name.split(".")
-    if words[-1] == "experts" or name == "embed_tokens":
-        return {"experts": "experts", "embed_tokens": "embedding"}[words[-1]]
-    holder = {
-        "mlp": "dense_mlp",
-        "self_attn": "attention",
-        "router": "router",
-        "self_conditioning": "self_conditioning",
-    }
-    return holder.get(words[-2]) if len(words) > 1 and words[-1].endswith("proj") else None
-
-
-def matrices(model: DiffusionGemma, parts: str | Iterable[str]) -> dict[str, nn.Module]:
-    """{name: module} of everything `parts` names that can be packed. parts.
-
-    One of PARTS, some of them, or "everything".
-    """
-    asked = PARTS if parts == "everything" else (parts,) if isinstance(parts, str) else tuple(parts)
-    if not asked or not set(asked) <= set(PARTS):
-        raise ValueError(f"parts: got {parts!r}, takes 'everything' or some of {', '.join(PARTS)}")
-    kinds = (nn.Linear, Experts, ScaledEmbedding, *PACKED)
-    found = {n: m for n, m in model.named_modules() if part_of(n) in asked and isinstance(m, kinds)}
-    packed = [n for n, m in found.items() if isinstance(m, PACKED)]
-    missing = [part for part in asked if part not in {part_of(n) for n in found}]
-    if packed or missing:
-        got = (
-            f"{packed[0]} is in NVFP4 already"
-            if packed
-            else f"nothing found of {', '.join(missing)}"
-        )
-        raise ValueError(
-            f"model: {got}, takes a float model with weights in all of {', '.join(asked)}"
-        )
-    return found
 
 
 def quantize_model(

@@ -23,7 +23,7 @@ from diffgemma_lite.lora import (
     unmerge,
 )
 from diffgemma_lite.loss import collate, total_loss
-from diffgemma_lite.nvfp4.model import PARTS, matrices
+from diffgemma_lite.parts import PARTS, matrices
 from diffgemma_lite.train import TrainConfig, make_optimizer, train
 
 PROMPT, CANVAS = random_ids(2, 9), random_ids(2, C, seed=1)

@@ -24,7 +24,7 @@ from diffgemma_lite.nvfp4 import (
     stored_bytes,
 )
 from diffgemma_lite.nvfp4.layers import PACKED, NVFP4Experts, rounded_input
-from diffgemma_lite.nvfp4.model import matrices
+from diffgemma_lite.parts import matrices
 
 PUBLIC = ("experts", "dense_mlp")
 

@@ -25,7 +25,8 @@ from torch import Tensor
 from ...generation import generate
 from ...loss import collate, denoising_logits, mean_cross_entropy
 from ...model import DiffusionGemma
-from ...nvfp4.model import PARTS, calibrate, quantize_model, round_model
+from ...nvfp4.model import calibrate, quantize_model, round_model
+from ...parts import PARTS
 from ...sampler import SamplerConfig
 from ..evaluate import mean_and_interval
 
