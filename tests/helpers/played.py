@@ -1,4 +1,4 @@
-"""A view in a page, as the browser tests drive it: its cells, its slider, its focus, its colours."""
+"""A view in a page, as the browser tests drive it: cells, slider, focus, colours."""
 
 from __future__ import annotations
 
@@ -48,10 +48,12 @@ def pause_after(page, n: int, key: str | None = None) -> int:
     Returns the frame it stopped at.
     """
     return page.evaluate(
-        f"""async ([n, key]) => {{ const root = {ROOT}, range = root.querySelector('input[type=range]');
+        f"""async ([n, key]) => {{ const root = {ROOT};
+        const range = root.querySelector('input[type=range]');
         while (Number(range.value) <= n) await new Promise((next) => requestAnimationFrame(next));
         if (key === null) root.querySelector('.controls .primary').click();
-        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{ key, bubbles: true, composed: true, cancelable: true }}));
+        else root.activeElement.dispatchEvent(new KeyboardEvent('keydown',
+          {{ key, bubbles: true, composed: true, cancelable: true }}));
         return Number(range.value); }}""",
         [n, key],
     )
@@ -64,6 +66,7 @@ def settled(page) -> None:
 
 def focused(page) -> str:
     return page.evaluate(
-        "() => { let e = document.activeElement; while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
+        "() => { let e = document.activeElement; "
+        "while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement; "
         "return e.dataset?.p ?? e.getAttribute('aria-label') ?? e.value ?? e.tagName; }"
     )

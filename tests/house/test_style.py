@@ -1,10 +1,14 @@
-"""Line length, imports, unused names and formatting are held by ruff, by the rules of pyproject.toml.
+"""Lines, imports, unused names and formatting are held by ruff, arrows by import-linter.
+
+The rules of both are in pyproject.toml.
 
 `python -m ruff check --fix` and `python -m ruff format` mend most of what these tests say.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +52,26 @@ def test_every_python_file_but_the_notebooks_is_looked_at():
     ]
     assert {str(path) for path in wanted} <= set(found)
     assert len(wanted) > 100
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as l; l()"]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [*command, "--no-cache"], cwd=folder, capture_output=True, encoding="utf-8", env=environment
+    )
+
+
+def test_arrows_run_one_way():
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_arrow_against_the_rooms_is_found(tmp_path):
+    """The contracts are read, and a copy of the package with one wrong import breaks one."""
+    shutil.copytree(ROOT / "diffgemma_lite", tmp_path / "diffgemma_lite")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    core = tmp_path / "diffgemma_lite" / "noise.py"
+    core.write_text(core.read_text(encoding="utf-8") + "\nfrom .labs import scores  # noqa\n")
+    done = lint_imports(tmp_path)
+    assert done.returncode == 1 and "labs" in done.stdout, done.stdout + done.stderr
