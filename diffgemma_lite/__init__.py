@@ -6,7 +6,8 @@ Read the files at the top in the order in which they import each other:
     noise, sampler, generation, answer      a canvas: blurred, denoised step by step, committed
     loss, train, lora, checkpoint           learning, and keeping what was learnt
 
-checks and inputs are the door (what arguments may be), hf_layout and parts are names. The folders
+checks and inputs are the door (what arguments may be), hf_layout and parts are names, tokenizer
+turns text into ids. The folders
 are rooms of their own, each opened by what its __init__ says: nvfp4, cost, trace, measure, labs,
 view, course. Arrows run one way, from the core to the course; the tests hold them.
 """

@@ -48,7 +48,7 @@ class Recipe:
     """
 
     def __init__(self, path: str | Path, plan: dict | None = None):
-        from .tokenizer import Tokenizer
+        from ..tokenizer import Tokenizer
 
         self.path = Path(path)
         self.plan = read_object("recipe", path, NEEDED, OPTIONAL) if plan is None else plan
@@ -110,7 +110,7 @@ class Recipe:
 
     def examples(self, split: str):
         """Encoded examples of one split of the recipe's data."""
-        from .tokenizer import encode_examples
+        from ..tokenizer import encode_examples
 
         data = self.plan["data"]
         pairs = self._pairs(split, data)

@@ -26,7 +26,7 @@ def record_trace(folder: str | Path, task: str, prompt: str, seed: int) -> Trace
     """Generate one canvas after the prompt, in float32 with the folder's own settings, and say in
     `meta` how it was made.
     """
-    from .tokenizer import Tokenizer, encode_prompt
+    from ..tokenizer import Tokenizer, encode_prompt
 
     model, tokenizer = (
         DiffusionGemma.from_pretrained(folder, dtype=torch.float32),

@@ -107,7 +107,7 @@ def answer_points(device: torch.device, seconds: float) -> Points:
         return DiffusionGemma.from_pretrained(CHECKPOINT, dtype=torch.float32, device=device)
 
     def measured(mode: str, batch: int) -> dict[str, Any]:
-        from ..labs.tokenizer import Tokenizer, encode_prompt
+        from ..tokenizer import Tokenizer, encode_prompt
 
         tokenizer = Tokenizer.load(CHECKPOINT)
         prompt = 'def load(path):\n    """Read the file and return its lines."""'

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from .. import Config, DiffusionGemma, SamplerConfig, Trace, generate
-from ..labs.tokenizer import Tokenizer, encode_prompt
 from ..measure.race import RaceRecord, race_record
+from ..tokenizer import Tokenizer, encode_prompt
 from ..trace.router import routing_record
 from . import live_player, noise_view, player, race_view, roofline, router_view
 from .host import page, stage

@@ -14,7 +14,7 @@ from tiny import C, V, generator, random_ids, refused, sampler, tiny
 
 from diffgemma_lite import Config, DiffusionGemma, generate, generate_autoregressive
 from diffgemma_lite.attention import KVCache
-from diffgemma_lite.labs.tokenizer import Tokenizer
+from diffgemma_lite.tokenizer import Tokenizer
 
 # as a reader runs it: annotations are not checked
 pytestmark = pytest.mark.usefixtures("unchecked")

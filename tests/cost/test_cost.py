@@ -36,7 +36,7 @@ from diffgemma_lite.cost.hardware import HARDWARE, Hardware, Sourced
 from diffgemma_lite.cost.ops import CANVAS_PASSES
 from diffgemma_lite.cost.prediction import REPORT_PREFIX, step_ops, step_seconds
 from diffgemma_lite.cost.routing import inclusion
-from diffgemma_lite.labs.tokenizer import Tokenizer
+from diffgemma_lite.tokenizer import Tokenizer
 from diffgemma_lite.trace.router import routing_record
 
 BIG = Config.preset("26b_a4b")

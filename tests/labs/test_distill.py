@@ -36,7 +36,7 @@ from diffgemma_lite.labs.records.data import records, template_tokenizer
 from diffgemma_lite.labs.sudoku.data import Puzzle
 from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
 from diffgemma_lite.labs.sudoku.task import Layout
-from diffgemma_lite.labs.tokenizer import Tokenizer
+from diffgemma_lite.tokenizer import Tokenizer
 
 SAMPLER = SamplerConfig(
     max_denoising_steps=4, entropy_bound=4.0, confidence_threshold=None, draw="cdf"

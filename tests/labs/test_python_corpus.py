@@ -14,7 +14,7 @@ import pytest
 
 from diffgemma_lite.labs.python_text import data as corpus
 from diffgemma_lite.labs.python_text.data import TASKS, Example, load_corpus, split_of
-from diffgemma_lite.labs.tokenizer import Tokenizer
+from diffgemma_lite.tokenizer import Tokenizer
 
 SOURCE = '''"""A module about shapes, long enough to be cut in its first half and go on.
 

@@ -18,7 +18,7 @@ from diffgemma_lite.labs.records.data import FAMILIES, records
 from diffgemma_lite.labs.records.finish import card
 from diffgemma_lite.labs.records.planted import go_on, plant, score_planted
 from diffgemma_lite.labs.records.scores import denoise_records, score_records
-from diffgemma_lite.labs.tokenizer import Tokenizer
+from diffgemma_lite.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).parents[2] / "assets" / "checkpoints"
 FOLDER = ASSETS / "templates-small"

@@ -29,8 +29,8 @@ from diffgemma_lite.labs.sudoku.finetune import (
 from diffgemma_lite.labs.sudoku.siblings import small_tests
 from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
 from diffgemma_lite.labs.sudoku.task import FIRST
-from diffgemma_lite.labs.tokenizer import Tokenizer
 from diffgemma_lite.lora import load_lora, lora_parameters
+from diffgemma_lite.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).parents[2] / "assets/checkpoints/python-small"
 LAYOUT = wide_layout("legend", 4, 2048)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diffgemma_lite.labs.tokenizer import (
+from diffgemma_lite.tokenizer import (
     BYTES,
     SPECIAL_TOKENS,
     Tokenizer,
@@ -189,7 +189,7 @@ def test_a_foreign_file_is_refused(tmp_path, content):
 
 def test_importing_the_package_does_not_import_tokenizers():
     code = (
-        "import sys, diffgemma_lite.labs.tokenizer, diffgemma_lite.labs.python_text.data; "
+        "import sys, diffgemma_lite.tokenizer, diffgemma_lite.labs.python_text.data; "
         "print('tokenizers' in sys.modules)"
     )
     assert (

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer, DiffusionGemmaForBlockDiffusion
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig, generate
-from diffgemma_lite.labs.tokenizer import Tokenizer, encode_prompt
+from diffgemma_lite.tokenizer import Tokenizer, encode_prompt
 
 CHECKPOINTS = Path(__file__).parents[2] / "assets" / "checkpoints"
 ASKED = {

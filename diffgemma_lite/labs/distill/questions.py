@@ -62,8 +62,8 @@ def text_questions(
 
     Right is a text that ends within the canvas and good(example, text) accepts.
     """
+    from ...tokenizer import encode_prompt
     from ..python_text.evaluate import left_padded
-    from ..tokenizer import encode_prompt
 
     if not examples:
         raise ValueError("examples: is empty, takes at least one")

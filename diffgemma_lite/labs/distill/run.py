@@ -58,9 +58,9 @@ def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Question
         return sudoku_questions(layout, made[0]), sudoku_questions(layout, made[1])
     if recipe["task"] not in ("records", "bodies"):
         raise ValueError(f"task: got {recipe['task']!r}, takes 'sudoku', 'records' or 'bodies'")
+    from ...tokenizer import Tokenizer
     from ..python_text.data import load_corpus
     from ..records.data import FAMILIES, records
-    from ..tokenizer import Tokenizer
 
     tokenizer, size = Tokenizer.load(base), (model.config.canvas_length, recipe["max_prompt"])
     splits = list(zip(("train", "test"), counts, strict=True))

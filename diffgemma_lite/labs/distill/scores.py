@@ -65,9 +65,9 @@ def by_family(
     The base, the taught model with the limit it was taught for, and the taught model with the
     base's limit. Each {"stage", "limit", "found": {family: {"valid", "passes"}}}.
     """
+    from ...tokenizer import Tokenizer
     from ..records.data import FAMILIES, records
     from ..records.scores import denoise_records, score_records
-    from ..tokenizer import Tokenizer
 
     tokenizer, rows, most = Tokenizer.load(base), [], sampler.max_denoising_steps
     for stage, folder, limit in (

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from diffgemma_lite.labs.tokenizer import (
+from diffgemma_lite.tokenizer import (
     GAP,
     EncodedExample,
     Tokenizer,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ..tokenizer import Tokenizer, train_tokenizer
+from ...tokenizer import Tokenizer, train_tokenizer
 
 SPLITS = ("train", "validation", "test")
 HELD_OUT = 0.1  # share of the requests in validation, and again in test

@@ -29,9 +29,9 @@ from ...checks import check_integer
 from ...model import DiffusionGemma
 from ...noise import uniform_tokens
 from ...sampler import SamplerConfig
+from ...tokenizer import Tokenizer
 from ..scores import share
 from ..step_functions import masked_step
-from ..tokenizer import Tokenizer
 from .checks import check
 from .data import FAMILIES, Record, records
 from .scores import Written, broken_in, canvases_of, denoise_records, text_of

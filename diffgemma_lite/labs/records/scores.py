@@ -30,9 +30,9 @@ from ...generation import generate, generate_autoregressive
 from ...model import DiffusionGemma
 from ...noise import uniform_tokens
 from ...sampler import SamplerConfig
+from ...tokenizer import Tokenizer, encode_prompt
 from ...trace.observe import counting
 from ..scores import share
-from ..tokenizer import Tokenizer, encode_prompt
 from .checks import check
 from .data import FAMILIES, Record, records
 
