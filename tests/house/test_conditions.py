@@ -133,6 +133,7 @@ def test_an_exception_in_a_callback_fails_its_test(tmp_path):
             "pytest",
             "-q",
             "-rA",
+            "-n0",
             "-p",
             "conftest",
             "-p",
