@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention, KVCache, Mask, decoder_masks, encoder_masks
+from .checkpoint import load, save
 from .checks import check_class, check_device, check_float_dtype
 from .config import FULL, SLIDING, Config
 from .inputs import check_canvas, check_prompt, check_self_conditioning
@@ -316,12 +317,8 @@ class DiffusionGemma(nn.Module):
         cls, folder, *, device="cpu", dtype: torch.dtype | None = None
     ) -> DiffusionGemma:
         """Read a folder written by Transformers or by `save_pretrained`. See checkpoint.py."""
-        from .checkpoint import load
-
         return load(cls, folder, device=device, dtype=dtype)
 
     def save_pretrained(self, folder) -> None:
         """Write a folder that Transformers' `from_pretrained` reads. See checkpoint.py."""
-        from .checkpoint import save
-
         save(self, folder)
