@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import torch
@@ -194,6 +195,20 @@ class BatchStream:
         )
 
 
+def gradient(model: DiffusionGemma, batch: Batch, config: TrainConfig, loss_of=losses) -> Tensor:
+    """Leave the clipped gradient of one batch in the model: the plain sum of the two losses.
+
+    Returns [3], detached: denoising loss, encoder loss, norm before clipping.
+    """
+    device, mixed = model.device.type, config.precision == "bfloat16"
+    with torch.autocast(device, torch.bfloat16) if mixed else contextlib.nullcontext():
+        denoising, encoder = loss_of(model, batch)
+    model.zero_grad(set_to_none=True)
+    (denoising.mean() + encoder.mean()).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+    return torch.stack([denoising.mean().detach(), encoder.mean().detach(), norm])
+
+
 def train(
     model: DiffusionGemma,
     examples: Sequence,
@@ -225,53 +240,39 @@ def train(
     )
     about = {"data": stream.identity, "starts": [*starts, start_of(step, model)]}
     loss_of = torch.compile(losses, dynamic=False) if config.compile else losses
-    device, t0 = model.device.type, time.perf_counter()
-    spent = log[-1]["seconds"] if log else 0.0
-    cast = (
-        torch.autocast(device, torch.bfloat16)
-        if config.precision == "bfloat16"
-        else contextlib.nullcontext()
-    )
-    bar = _bar(config.steps, step) if progress else None
+    t0 = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
+    bar = _bar(config.steps, step) if progress else NO_BAR
     model.train()
     # whole: weights, moments and step number belong together
     stopped, whole, saved = False, True, step
     try:
         while step < config.steps and not stopped:
-            batch = stream(step).to(model.device)
+            numbers = gradient(model, stream(step).to(model.device), config, loss_of)
+            whole = False
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(step, config)
-            with cast:
-                denoising, encoder = loss_of(model, batch)
-            optimizer.zero_grad(set_to_none=True)
-            (denoising.mean() + encoder.mean()).backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-            whole = False
             optimizer.step()
             step += 1
-            sums.append(torch.stack([denoising.mean().detach(), encoder.mean().detach(), norm]))
+            sums.append(numbers)
             whole = True
             if step % config.log_every == 0 or step == config.steps:
-                entry = _entry(step, sums, optimizer, spent + time.perf_counter() - t0)
+                entry = _entry(step, sums, optimizer, time.perf_counter() - t0)
                 log.append(entry)
                 sums = []
-                if bar is not None:
-                    bar.set_postfix_str(
-                        f"denoising {entry['denoising']:.3f} encoder {entry['encoder']:.3f}",
-                        refresh=False,
-                    )
+                bar.set_postfix_str(
+                    f"denoising {entry['denoising']:.3f} encoder {entry['encoder']:.3f}",
+                    refresh=False,
+                )
                 stopped = on_log is not None and bool(on_log(entry))
             if folder is not None and (step % config.checkpoint_every == 0 or stopped):
                 save_state(folder, model, optimizer, step, log, config, sums, **about)
                 saved = step
-            if bar is not None:
-                bar.update()
+            bar.update()
     except Diverged:
         whole = False
         raise
     finally:
-        if bar is not None:
-            bar.close()
+        bar.close()
         if folder is not None and whole and step != saved:
             save_state(folder, model, optimizer, step, log, config, sums, **about)
     model.eval()
@@ -289,6 +290,11 @@ def _entry(step: int, sums: list[Tensor], optimizer, seconds: float) -> dict:
         "lr": lr,
         "seconds": seconds,
     }
+
+
+NO_BAR = SimpleNamespace(
+    update=lambda: None, close=lambda: None, set_postfix_str=lambda words, refresh: None
+)
 
 
 def _bar(total: int, start: int):
