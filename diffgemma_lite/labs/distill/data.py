@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...checks import read_object
+from ...model import DiffusionGemma
+from ..evaluate import evenly, left_padded
+from ..python_text.data import load_corpus
+from ..python_text.evaluate import parses
+from ..records.checks import check
+from ..records.data import FAMILIES, records
 from ..sudoku.data import Puzzle, violations
-from ..sudoku.evaluate import only_digits
-from ..sudoku.task import Layout
+from ..sudoku.splits import puzzles
+from ..sudoku.task import Layout, only_digits
+from ..sudoku.train import read_recipe as read_sudoku
+from ..tokenizer import Tokenizer, encode_prompt
+
+NEEDED = ("task", "base", "questions", "tests", "limits", "distil")
+OPTIONAL = (
+    "about",
+    "band",
+    "families",
+    "test_families",
+    "family_tests",
+    "max_prompt",
+    "sampler",
+    "variety",
+)
 
 
 @dataclass(frozen=True)
@@ -32,10 +54,10 @@ class Questions:
         return len(self.ids)
 
 
-def sudoku_questions(layout: Layout, puzzles: list[Puzzle]) -> Questions:
+def sudoku_questions(layout: Layout, asked: list[Puzzle]) -> Questions:
     """Right is what keeps the rules and the clues: the reward never sees the solution."""
-    clues = np.array([p.clues for p in puzzles])
-    known, pinned = layout.canvas(clues, np.array([p.solution for p in puzzles]))
+    clues = np.array([p.clues for p in asked])
+    known, pinned = layout.canvas(clues, np.array([p.solution for p in asked]))
 
     def right(number: int, canvas: Tensor) -> bool:
         own = clues[number : number + 1]
@@ -57,12 +79,9 @@ def text_questions(
     max_prompt: int,
     good: Callable[[object, str], bool],
 ) -> Questions:
-    """Prompts of data/tokenizer.py's kind. Right is a text that ends within the canvas and
+    """Prompts of labs/tokenizer.py's kind. Right is a text that ends within the canvas and
     good(example, text) accepts.
     """
-    from ..python_text.evaluate import left_padded
-    from ..tokenizer import encode_prompt
-
     if not examples:
         raise ValueError("examples: is empty, takes at least one")
     ids, mask = left_padded(
@@ -79,13 +98,11 @@ def text_questions(
     return Questions(ids, mask.bool(), nothing, nothing.bool(), right, end=tokenizer.eos_id)
 
 
-def record_questions(tokenizer, records: list, canvas_length: int, max_prompt: int) -> Questions:
-    """Requests of data/templates.py; right is what template_checks.py finds no fault with."""
-    from ..records.checks import check
-
+def record_questions(tokenizer, asked: list, canvas_length: int, max_prompt: int) -> Questions:
+    """Requests of records/data.py; right is what records/checks.py finds no fault with."""
     return text_questions(
         tokenizer,
-        records,
+        asked,
         canvas_length,
         max_prompt,
         lambda r, text: not check(r.family, r.prompt, text),
@@ -95,11 +112,9 @@ def record_questions(tokenizer, records: list, canvas_length: int, max_prompt: i
 def body_questions(
     tokenizer, examples: list, canvas_length: int, max_prompt: int, count: int
 ) -> Questions:
-    """`count` signatures of data/python_corpus.py, evenly spaced; right is a body, not empty, that
+    """`count` signatures of python_text/data.py, evenly spaced; right is a body, not empty, that
     Python can parse.
     """
-    from ..python_text.evaluate import evenly, parses
-
     some = evenly([e for e in examples if parses(e.prompt)], count)
     return text_questions(
         tokenizer,
@@ -108,3 +123,36 @@ def body_questions(
         max_prompt,
         lambda e, text: bool(text.strip()) and parses(e.prompt + text),
     )
+
+
+def read_recipe(path: str | Path) -> dict:
+    """recipe.json. Errors: ValueError for a key it lacks or cannot have."""
+    return read_object("recipe", path, NEEDED, OPTIONAL)
+
+
+def questions(recipe: dict, base: Path, model: DiffusionGemma) -> tuple[Questions, Questions]:
+    """(what is learnt from, test questions)."""
+    counts = (recipe["questions"], recipe["tests"])
+    if recipe["task"] == "sudoku":
+        layout = read_sudoku(base / "recipe.json")[1]
+        made = [
+            puzzles(split, recipe["band"], n, seed=1)
+            for split, n in zip(("train", "test"), counts, strict=True)
+        ]
+        return sudoku_questions(layout, made[0]), sudoku_questions(layout, made[1])
+    if recipe["task"] not in ("records", "bodies"):
+        raise ValueError(f"task: got {recipe['task']!r}, takes 'sudoku', 'records' or 'bodies'")
+    tokenizer, size = Tokenizer.load(base), (model.config.canvas_length, recipe["max_prompt"])
+    splits = list(zip(("train", "test"), counts, strict=True))
+    if recipe["task"] == "records":
+        families = {"train": recipe.get("families", FAMILIES)}
+        families["test"] = recipe.get("test_families", families["train"])
+        asked = [
+            record_questions(tokenizer, records(split, n, seed=1, families=families[split]), *size)
+            for split, n in splits
+        ]
+    else:
+        asked = [
+            body_questions(tokenizer, load_corpus(split, "body"), *size, n) for split, n in splits
+        ]
+    return asked[0], asked[1]
