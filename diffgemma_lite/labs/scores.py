@@ -67,7 +67,7 @@ def write_scores(path: Path, scores: dict, indent: int = 1) -> None:
     path.write_text(json.dumps(scores, indent=indent) + "\n", encoding="utf-8")
 
 
-def in_words(scores: dict, name: str = "") -> list[str]:
+def in_words(scores, name: str = "") -> list[str]:
     """A line for each number in them, shares and means with their n and interval."""
     if not isinstance(scores, dict):
         many = isinstance(scores, list)
