@@ -26,6 +26,19 @@ def mean_and_interval(values: Tensor) -> dict[str, float]:
     return {"n": n, "mean": values.double().mean().item(), "half_width": half}
 
 
+def left_padded(rows: Sequence[Sequence[int]], pad: int, device=None) -> tuple[Tensor, Tensor]:
+    """Rows of any length -> (ids, attention mask), [B, longest], padded on the left."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
+
+
+def evenly(items: Sequence, n: int) -> list:
+    """n of them, evenly spaced; all of them if there are fewer."""
+    return [items[i * len(items) // n] for i in range(n)] if n < len(items) else list(items)
+
+
 @torch.no_grad()
 def evaluate(
     model: DiffusionGemma, examples: Sequence, *, batch_size: int = 32, seed: int = 0

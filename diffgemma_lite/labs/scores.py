@@ -36,6 +36,11 @@ def percent(x: dict, digits: int = 1) -> str:
     return f"{x['mean']:.{digits}%} ± {x['half_width']:.{digits}%}"
 
 
+def shown(x: dict, digits: int = 3) -> str:
+    """A mean with its interval and n, in words."""
+    return f"{x['mean']:.{digits}f} ± {x['half_width']:.{digits}f} (n = {x['n']:,})"
+
+
 def named_weights(folder: Path) -> dict[str, str]:
     """Which weights a record is about: {"name", "sha256"}."""
     return {
@@ -57,3 +62,23 @@ def begun_scores(path: Path, base: Path) -> dict[str, Any]:
             "remove that file to start again"
         )
     return {"base": weights} | scores
+
+
+def write_scores(path: Path, scores: dict, indent: int = 1) -> None:
+    """scores.json, which the card is made from."""
+    path.write_text(json.dumps(scores, indent=indent) + "\n", encoding="utf-8")
+
+
+def in_words(scores, name: str = "") -> list[str]:
+    """A line for each number in them, shares and means with their n and interval."""
+    if not isinstance(scores, dict):
+        many = isinstance(scores, list)
+        parts = enumerate(scores) if many and any(isinstance(x, dict) for x in scores) else ()
+        lines = [line for i, x in parts for line in in_words(x, f"{name}[{i}]")]
+        return lines or [f"{name}: {scores}"]
+    if "share" in scores:
+        return [f"{name}: {percent(scores)} (n = {scores['n']:,})"]
+    if "half_width" in scores:
+        return [f"{name}: {shown(scores)}"]
+    parts = ((f"{name}.{key}".lstrip("."), value) for key, value in scores.items())
+    return [line for key, value in parts for line in in_words(value, key)]

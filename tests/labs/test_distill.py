@@ -30,7 +30,7 @@ from diffgemma_lite.labs.distill import (
     targets,
     variety,
 )
-from diffgemma_lite.labs.distill import run as recipe_run
+from diffgemma_lite.labs.distill import train as recipe_run
 from diffgemma_lite.labs.python_text.data import Example
 from diffgemma_lite.labs.records.data import records, template_tokenizer
 from diffgemma_lite.labs.sudoku.data import Puzzle
@@ -291,7 +291,7 @@ def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
             for s in ("before", "after")
         ],
     )
-    scores = recipe_run.run(folder / "recipe.json", tmp_path / "out")
+    scores = recipe_run.train_run(folder / "recipe.json", tmp_path / "out")
     assert [s for s in scores if s in recipe_run.STAGES] == list(recipe_run.STAGES)
     card = (folder / "README.md").read_text()
     assert (
@@ -304,11 +304,11 @@ def test_a_recipe_runs_stage_by_stage_and_ships(tmp_path, monkeypatch):
     )
     stamp = (folder / "scores.json").read_text()
     monkeypatch.setattr(recipe_run, "distill", None)  # nothing is run twice
-    recipe_run.run(folder / "recipe.json", tmp_path / "out")
+    recipe_run.train_run(folder / "recipe.json", tmp_path / "out")
     assert (folder / "scores.json").read_text() == stamp
     tiny(seed=1).save_pretrained(base)
     with refused("base", "other weights"):
-        recipe_run.run(folder / "recipe.json", tmp_path / "out")
+        recipe_run.train_run(folder / "recipe.json", tmp_path / "out")
 
 
 @pytest.mark.usefixtures("unchecked")

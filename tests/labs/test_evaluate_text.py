@@ -12,6 +12,7 @@ import pytest
 import torch
 from tiny import C, Example, refused, tiny
 
+from diffgemma_lite.labs import __main__ as command
 from diffgemma_lite.labs import recipe as recipes
 from diffgemma_lite.labs.python_text import evaluate as module
 from diffgemma_lite.labs.python_text.card import model_card
@@ -180,7 +181,7 @@ def test_the_shipped_card_is_what_the_code_writes(tmp_path):
     for path in SHIPPED.iterdir():
         if path.suffix in (".json", ".jsonl"):
             shutil.copy(path, folder / path.name)
-    recipes.main(["card", str(folder / "recipe.json")])
+    command.main(["card", str(folder)])
     assert (folder / "README.md").read_text(encoding="utf-8") == (SHIPPED / "README.md").read_text(
         encoding="utf-8"
     )

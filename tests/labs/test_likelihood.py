@@ -9,15 +9,8 @@ import torch
 import torch.nn.functional as F
 from tiny import C, Example, V, generator, random_ids, refused, tiny
 
-from diffgemma_lite.labs.likelihood import (
-    bound,
-    model_denoiser,
-    ratio,
-    step_cost,
-    text_likelihood,
-    toy_bound,
-    world_denoiser,
-)
+from diffgemma_lite.labs.likelihood import bound, model_denoiser, ratio, step_cost, text_likelihood
+from diffgemma_lite.labs.toy_world.likelihood import toy_bound, world_denoiser
 from diffgemma_lite.labs.toy_world.world import World, chain, entropy, phrases
 
 WORLD = phrases({"a b a": 0.5, "b a a": 0.3, "c c b": 0.1}, slips=0.1)

@@ -12,14 +12,19 @@ import pytest
 import torch
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig, generate
+from diffgemma_lite.labs import __main__ as command
 from diffgemma_lite.labs import recipe as recipes
+from diffgemma_lite.labs.card import where_trained
 from diffgemma_lite.labs.evaluate import evaluate, mean_and_interval
 from diffgemma_lite.labs.python_text import data as python_corpus
-from diffgemma_lite.labs.python_text.card import where_trained
+from diffgemma_lite.labs.python_text import evaluate as scoring
+from diffgemma_lite.labs.python_text.card import write_card
 from diffgemma_lite.labs.python_text.data import Example
 from diffgemma_lite.labs.python_text.evaluate import TextPlan
 from diffgemma_lite.labs.records.data import FAMILIES
-from diffgemma_lite.train import train
+from diffgemma_lite.labs.table import LABS, kind_of, module
+from diffgemma_lite.labs.train import train_run
+from diffgemma_lite.train import STATE, train
 from diffgemma_lite.train_state import read_state
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints" / "python-small"
@@ -51,9 +56,9 @@ def tiny_recipe(tmp_path, monkeypatch):
         for n in range(16)
     ]
     monkeypatch.setattr(python_corpus, "load_corpus", lambda split, tasks: corpus)
-    monkeypatch.setattr(recipes, "SAMPLED_PROMPTS", 3)
+    monkeypatch.setattr(scoring, "SAMPLED_PROMPTS", 3)
     monkeypatch.setattr(
-        recipes,
+        scoring,
         "TEXT_PLAN",
         TextPlan(hole_sizes=(1,), holes=4, texts=3, likelihoods=3, steps=4, draws=1),
     )
@@ -61,8 +66,8 @@ def tiny_recipe(tmp_path, monkeypatch):
 
 
 def test_train_finish_reload_generate(tiny_recipe, tmp_path, capsys):
-    recipes.main(["train", str(tiny_recipe), str(tmp_path / "run")])
-    recipes.main(["finish", str(tiny_recipe), str(tmp_path / "run")])
+    command.main(["train", str(tiny_recipe.parent), "--out", str(tmp_path / "run")])
+    command.main(["evaluate", str(tiny_recipe.parent), "--out", str(tmp_path / "run")])
     folder = tiny_recipe.parent
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     assert scores["held_out"]["denoising"]["n"] == 16 and scores["sampling"]["n"] == 3
@@ -108,9 +113,9 @@ def test_the_card_tells_the_machines_that_trained_not_the_one_that_finishes(
                 *a, on_log=lambda entry: on_log(entry) or entry["step"] == steps, **more
             ),
         )
-        recipes.main(["train", str(tiny_recipe), str(tmp_path / "run")])
+        command.main(["train", str(tiny_recipe.parent), "--out", str(tmp_path / "run")])
     monkeypatch.setattr(os, "cpu_count", lambda: 100)
-    recipes.main(["finish", str(tiny_recipe), str(tmp_path / "run")])
+    command.main(["evaluate", str(tiny_recipe.parent), "--out", str(tmp_path / "run")])
     card = (tiny_recipe.parent / "README.md").read_text(encoding="utf-8")
     told = card.split("**Trained on**: ")[1].split("\n")[0]
     assert (
@@ -125,8 +130,8 @@ def test_the_card_tells_of_every_stage(tiny_recipe, tmp_path):
     plan["train"] |= {"holes": 0.5, "seed": 7}
     plan["first"] = {"until": 2, "train": {"holes": 0.0, "seed": 5}}
     tiny_recipe.write_text(json.dumps(plan), encoding="utf-8")
-    for what in ("train", "finish"):
-        recipes.main([what, str(tiny_recipe), str(tmp_path / "run")])
+    for what in ("train", "evaluate"):
+        command.main([what, str(tiny_recipe.parent), "--out", str(tmp_path / "run")])
     card, last = (
         (tiny_recipe.parent / "README.md").read_text(encoding="utf-8"),
         plan["train"]["steps"],
@@ -236,7 +241,7 @@ def test_a_first_stage_ends_where_it_is_told_and_hands_its_weights_on(tmp_path):
         and it.first_stage().first_stage() is None
     )
     assert it.first_stage().examples("train") != it.examples("train")
-    recipes.train_recipe(tmp_path / "recipe.json", run)
+    train_run(tmp_path / "recipe.json", run)
     first, last = (
         json.loads(read_state(path / "train_state.safetensors")[0]["step"])
         for path in (run / "first", run)
@@ -250,7 +255,7 @@ def test_a_first_stage_ends_where_it_is_told_and_hands_its_weights_on(tmp_path):
     ends = [read_state(path / "train_state.safetensors")[1] for path in (run, again)]
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
     before = (run / "first" / "log.jsonl").read_bytes()
-    recipes.train_recipe(tmp_path / "recipe.json", run)  # nothing left to do
+    train_run(tmp_path / "recipe.json", run)  # nothing left to do
     assert (run / "first" / "log.jsonl").read_bytes() == before
 
 
@@ -289,12 +294,10 @@ def test_a_recipe_that_cannot_be_meant_is_refused(tiny_recipe, change, said):
 
 
 def test_the_python_card_is_not_written_for_records(tmp_path):
-    for command in (
-        ["finish", str(SHIPPED.parent / "templates-small" / "recipe.json"), str(tmp_path)],
-        ["card", str(SHIPPED.parent / "templates-small" / "recipe.json")],
-    ):
+    other = SHIPPED.parent / "templates-small" / "recipe.json"
+    for work in (lambda: scoring.evaluate_run(other, tmp_path), lambda: write_card(other)):
         with pytest.raises(ValueError, match="kind 'templates', takes 'python'"):
-            recipes.main(command)
+            work()
 
 
 def test_the_larger_recipe_is_one_that_can_be_trained():
@@ -309,12 +312,45 @@ def test_the_larger_recipe_is_one_that_can_be_trained():
     SamplerConfig.from_defaults(it.plan["generation"])
 
 
-def test_a_device_that_is_not_here_and_a_missing_folder_are_named(tmp_path, capsys):
+def test_a_device_that_is_not_here_and_what_a_lab_does_not_take_are_named(tmp_path, capsys):
     with pytest.raises(ValueError, match="^device: got 'nowhere'"):
-        recipes.main(["train", str(SHIPPED / "recipe.json"), str(tmp_path), "--device", "nowhere"])
-    with pytest.raises(SystemExit):
-        recipes.main(["finish", str(SHIPPED / "recipe.json")])
-    assert "finish needs the folder" in capsys.readouterr().err
+        command.main(["train", "python-small", "--out", str(tmp_path), "--device", "nowhere"])
+    for given, said in (
+        (["train", "sudoku-siblings", "--minutes", "3"], "--minutes: train of kind 'siblings'"),
+        (["train", "python-small", "--minutes", "0"], "--minutes: invalid float above 0"),
+        (["evaluate", "python-small", "--n", "0"], "--n: invalid int above 0"),
+    ):
+        with pytest.raises(SystemExit):
+            command.main(given)
+        assert said in capsys.readouterr().err
+    with pytest.raises(ValueError, match="^NAME: got 'python', takes .* python-small, sudoku"):
+        command.main(["card", "python"])
+    with pytest.raises(ValueError, match="^evaluate: a recipe of kind 'siblings' has none"):
+        command.main(["evaluate", "sudoku-siblings"])
+
+
+@pytest.mark.parametrize(
+    "name", sorted(p.parent.name for p in SHIPPED.parent.glob("*/recipe.json"))
+)
+def test_every_recipe_has_a_line_of_the_table(name):
+    """Its modules are there, with the function of each command."""
+    lab = LABS[kind_of(command.read_plan(command.recipe_of(name)))]
+    for part, work in (
+        ("train", "train_run"),
+        ("evaluate", "evaluate_run"),
+        ("card", "write_card"),
+    ):
+        if getattr(lab, part):
+            kind = next(kind for kind, other in LABS.items() if other is lab)
+            assert callable(getattr(module(kind, part), work))
+
+
+def test_minutes_stop_a_training_that_goes_on_later(tiny_recipe, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    train_run(tiny_recipe, run, minutes=1e-9)
+    assert int(read_state(run / STATE)[0]["step"]) == 2
+    train_run(tiny_recipe, run)
+    assert int(read_state(run / STATE)[0]["step"]) == 4
 
 
 def test_interval_is_the_textbook_one():

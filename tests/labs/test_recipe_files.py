@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from diffgemma_lite.checks import check_keys, from_object, read_object
-from diffgemma_lite.labs.distill import run as distil
+from diffgemma_lite.labs import __main__ as command
+from diffgemma_lite.labs.distill import data as distil
+from diffgemma_lite.labs.distill import train as distil_train
 from diffgemma_lite.labs.recipe import Recipe
-from diffgemma_lite.labs.sudoku import finetune, finish, siblings
+from diffgemma_lite.labs.sudoku import evaluate, finetune, siblings
 from diffgemma_lite.labs.sudoku import train as sudoku
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "checkpoints"
@@ -20,8 +22,8 @@ READERS = {
     "sudoku-small": lambda path, out: sudoku.read_recipe(path),
     "sudoku-siblings-9": lambda path, out: siblings.read_comparison(path),
     "sudoku-layouts": lambda path, out: siblings.read_comparison(path),
-    "sudoku-finetune": lambda path, out: finetune.finetune(path, out),
-    "templates-few-steps": lambda path, out: distil.run(path, out),
+    "sudoku-finetune": lambda path, out: finetune.train_run(path, out),
+    "templates-few-steps": lambda path, out: distil_train.train_run(path, out),
     "python-small": lambda path, out: Recipe(path),
 }
 
@@ -135,26 +137,26 @@ def test_a_shipped_recipe_is_read(name):
         Recipe(path).earlier_stages()
 
 
-@pytest.mark.parametrize(
-    "command", [sudoku.main, siblings.main, finetune.main, distil.main, finish.main]
-)
-def test_a_command_without_arguments_says_what_it_takes(command, capsys):
+@pytest.mark.parametrize("what", ["train", "evaluate", "card"])
+def test_a_command_without_arguments_says_what_it_takes(what, capsys):
     with pytest.raises(SystemExit) as stopped:
-        command([])
+        command.main([what])
     assert (
         stopped.value.code == 2
-        and "the following arguments are required: recipe" in capsys.readouterr().err
+        and "the following arguments are required: NAME" in capsys.readouterr().err
     )
 
 
 def test_a_run_that_is_not_there_is_not_finished(tmp_path):
     path = changed(tmp_path, "sudoku-small")
     with pytest.raises(ValueError, match=r"^out: .*nothing holds no run \(.*safetensors\), takes"):
-        finish.finish(path, tmp_path / "nothing", 1, 0)
+        evaluate.evaluate_run(path, tmp_path / "nothing", n=1, curve=0)
     with pytest.raises(
         ValueError, match="^recipe: lacks chosen, takes a recipe with generation and chosen"
     ):
-        finish.finish(changed(tmp_path, "sudoku-small", chosen=None), tmp_path, 1, 0)
+        evaluate.evaluate_run(
+            changed(tmp_path, "sudoku-small", chosen=None), tmp_path, n=1, curve=0
+        )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.json"]
 
 

@@ -9,8 +9,10 @@ import torch
 from tiny import exact, tiny
 
 from diffgemma_lite import DiffusionGemma, SamplerConfig
+from diffgemma_lite.labs import __main__ as command
 from diffgemma_lite.labs import recipe
-from diffgemma_lite.labs.records import finish, planted
+from diffgemma_lite.labs.records import evaluate as finish
+from diffgemma_lite.labs.records import planted
 from diffgemma_lite.labs.records import scores as structured
 from diffgemma_lite.labs.records.checks import check
 from diffgemma_lite.labs.records.data import records, template_tokenizer
@@ -211,10 +213,9 @@ def test_train_finish_and_score_again(tokenizer, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "HELD_OUT_EXAMPLES", 8)
     monkeypatch.setattr(structured, "FAMILIES", ("sum",))
     monkeypatch.setattr(finish, "FAMILIES", ("sum",))
-    recipe.main(["train", str(folder / "recipe.json"), str(tmp_path / "run")])
-    finish.main(
-        [str(folder / "recipe.json"), str(tmp_path / "run"), "--records", "1", "--trials", "2"]
-    )
+    run = ["--out", str(tmp_path / "run")]
+    command.main(["train", str(folder), *run])
+    command.main(["evaluate", str(folder), *run, "--n", "1"])
     first, text = (
         (folder / "scores.json").read_text(encoding="utf-8"),
         (folder / "README.md").read_text(encoding="utf-8"),
@@ -232,7 +233,13 @@ def test_train_finish_and_score_again(tokenizer, tmp_path, monkeypatch, capsys):
         and "planned" not in text
         and "| sum | 1 |" in text
     )
-    finish.main([str(folder / "recipe.json"), "--records", "1", "--trials", "2"])
+    (folder / "scores.json").write_text(json.dumps({"run": scores["run"]}), encoding="utf-8")
+    capsys.readouterr()
+    command.main(["evaluate", str(folder), "--n", "1", "--json"])
+    told = json.loads(capsys.readouterr().out)  # one object, nothing else, and nothing written
+    assert told["n"] == 1 and told["scores"]["structured"] == scores["structured"]
+    assert set(json.loads((folder / "scores.json").read_text(encoding="utf-8"))) == {"run"}
+    command.main(["evaluate", str(folder), "--n", "1", "--write"])
     assert json.loads((folder / "scores.json").read_text(encoding="utf-8")) == scores
     with pytest.raises(ValueError, match="data: .* names kind 'xml'"):
         (folder / "recipe.json").write_text(

@@ -14,8 +14,8 @@ import torch
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.labs.distill.card import card as distillation_card
 from diffgemma_lite.labs.recipe import Recipe, read_log
+from diffgemma_lite.labs.records.card import card
 from diffgemma_lite.labs.records.data import FAMILIES, records
-from diffgemma_lite.labs.records.finish import card
 from diffgemma_lite.labs.records.planted import go_on, plant, score_planted
 from diffgemma_lite.labs.records.scores import denoise_records, score_records
 from diffgemma_lite.tokenizer import Tokenizer

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tiny import refused
 
+from diffgemma_lite.labs.splits import SPLITS
 from diffgemma_lite.labs.sudoku import data as sudoku
 from diffgemma_lite.labs.sudoku.splits import (
-    SPLITS,
     disguise,
     draw_clues,
     grids,

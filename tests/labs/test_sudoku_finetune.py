@@ -16,7 +16,6 @@ from diffgemma_lite import Config, DiffusionGemma, SamplerConfig
 from diffgemma_lite.labs.scores import named_weights
 from diffgemma_lite.labs.sudoku.evaluate import attempt, score
 from diffgemma_lite.labs.sudoku.finetune import (
-    finetune,
     point_name,
     renumbered,
     run_point,
@@ -169,9 +168,9 @@ def test_a_recipe_is_written_after_each_point_and_goes_on(tmp_path, monkeypatch)
 
     monkeypatch.setattr(module, "run_point", fake)
     with pytest.raises(KeyboardInterrupt):
-        finetune(path, tmp_path / "out")
+        module.train_run(path, tmp_path / "out")
     assert list(json.loads((path.parent / "scores.json").read_text())["points"]) == ["full"]
-    scores = finetune(path, tmp_path / "out")
+    scores = module.train_run(path, tmp_path / "out")
     assert ran == ["full", "rank-1", "rank-1", "from-nothing"] and list(scores["points"]) == [
         "full",
         "rank 1",

@@ -11,9 +11,9 @@ from tiny import refused
 from diffgemma_lite import DiffusionGemma, SamplerConfig
 from diffgemma_lite.course.sudoku import board
 from diffgemma_lite.labs.sudoku import evaluate
-from diffgemma_lite.labs.sudoku import finish as finishing
 from diffgemma_lite.labs.sudoku.batches import SIBLINGS, SudokuTraining, stack_puzzles
 from diffgemma_lite.labs.sudoku.data import BANDS, solve
+from diffgemma_lite.labs.sudoku.runs import trained_model
 from diffgemma_lite.labs.sudoku.siblings import compare, compare_layouts, small_tests
 from diffgemma_lite.labs.sudoku.splits import minimal_puzzles, split_of
 from diffgemma_lite.labs.sudoku.task import Layout
@@ -122,10 +122,12 @@ def test_finish_writes_a_folder_that_loads(tmp_path, monkeypatch, capsys):
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
     train_sudoku(model, layout, stack_puzzles(minimal_puzzles(5, n=4)), plan, folder=out)
     monkeypatch.setattr(
-        finishing, "puzzles", lambda split, band, count: small_tests(4, count, 6, 9, seed=len(band))
+        evaluate,
+        "puzzles",
+        lambda split, band, count, seed: small_tests(4, count, 6, 9, seed=len(band) + seed),
     )
     monkeypatch.setattr(evaluate, "CURVE", (1, 3))
-    finishing.main([str(folder / "recipe.json"), str(out), "--puzzles", "3", "--curve", "2"])
+    evaluate.evaluate_run(folder / "recipe.json", out, n=3, curve=2)
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     assert set(scores["bands"]) == set(BANDS) and all(
         s["exact"]["n"] == 3 for s in scores["bands"].values()
@@ -176,10 +178,12 @@ def test_finish_tells_of_every_stage(tmp_path, monkeypatch):
     (folder / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
     train_recipe(recipe, out)
     monkeypatch.setattr(
-        finishing, "puzzles", lambda split, band, count: small_tests(4, count, 6, 9, seed=len(band))
+        evaluate,
+        "puzzles",
+        lambda split, band, count, seed: small_tests(4, count, 6, 9, seed=len(band) + seed),
     )
     monkeypatch.setattr(evaluate, "CURVE", (1,))
-    finishing.main([str(folder / "recipe.json"), str(out), "--puzzles", "2", "--curve", "1"])
+    evaluate.evaluate_run(folder / "recipe.json", out, n=2, curve=1)
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     assert [s["steps"] for s in scores["stages"]] == [1, 3, 6]
     for name, run in (
@@ -199,9 +203,7 @@ def test_finish_tells_of_every_stage(tmp_path, monkeypatch):
     ]
     assert at == sorted(at) and text.index("begin.") < text.index("middle.") < text.index("last.")
     assert text.count("runs of the sampler under way, out of 8") == 2
-    last = finishing.trained_model(
-        recipe, Layout("legend", 4), SudokuTraining(**recipe["train"]), out
-    )
+    last = trained_model(recipe, Layout("legend", 4), SudokuTraining(**recipe["train"]), out)
     shipped = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
     assert all(
         torch.equal(a, b)

@@ -8,15 +8,9 @@ import json
 import pytest
 
 from diffgemma_lite.labs.records.checks import check
-from diffgemma_lite.labs.records.data import (
-    FAMILIES,
-    NAMES,
-    SPLITS,
-    records,
-    split_of,
-    template_tokenizer,
-)
+from diffgemma_lite.labs.records.data import FAMILIES, NAMES, records, split_of, template_tokenizer
 from diffgemma_lite.labs.records.scores import MAX_PROMPT
+from diffgemma_lite.labs.splits import SPLITS
 
 JSON = (
     '{"count":2,"open":4,"total":7,"last":"elm",'

@@ -1,10 +1,6 @@
 """Fewer steps: a model is taught by its own slow answers, those that a reward lets pass.
 
-Notebook 09.
-
-    # stage by stage
-    python -m diffgemma_lite.labs.distill.run \\
-        assets/checkpoints/sudoku-few-steps/recipe.json runs/distill
+    python -m diffgemma_lite.labs train sudoku-few-steps    # stage by stage
 
 DiffusionGemma owes its few steps to a second stage of training whose objective is not public
 (sampler distillation with rewards, arXiv:2608.00146). This is not that objective. It is ours, kept
@@ -23,20 +19,20 @@ sight, from pure noise: where many answers are right, a model that keeps all of 
 step for each choice. What that costs is measured as well: `variety`, the share of different answers
 among all right ones. What happens without step 2 is a run with `rewarded=False`.
 
-questions   what is asked and what is right: a Sudoku, a record, the body of a function
+data        what is asked and what is right: a Sudoku, a record, the body of a function
 teacher     steps 1 and 2: answers, and the targets among them
-train       steps 3 and 4
-scores      accuracy at a limit on the steps, variety, and every family of records
+student     steps 3 and 4
+train       a recipe, stage by stage
+evaluate    accuracy at a limit on the steps, variety, and every family of records
 card        the words and the card, from the scores alone
-run         a recipe, stage by stage
 """
 
 from __future__ import annotations
 
-from .questions import Questions, body_questions, record_questions, sudoku_questions, text_questions
-from .scores import step_curve, variety
+from .data import Questions, body_questions, record_questions, sudoku_questions, text_questions
+from .evaluate import step_curve, variety
+from .student import distill, state_of_few_steps
 from .teacher import Answers, Distillation, answers, ask_teacher, targets
-from .train import distill, state_of_few_steps
 
 __all__ = [
     "Answers",

@@ -5,8 +5,13 @@ And whether its weights are worth keeping.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from ...model import DiffusionGemma
+from ..card import size_of, table, write_readme
 from ..scores import percent
+from .data import read_recipe
 from .teacher import Distillation
 
 STAGES = ("before", "after", "without the reward")
@@ -95,18 +100,15 @@ def family_table(scores: dict) -> str:
         return ""
     rows = []
     for name in stages[0]["found"]:
-        cells = (
-            f"{percent(s['found'][name]['valid'])}, {s['found'][name]['passes']:.2f} steps"
-            for s in stages
-        )
-        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+        found = (s["found"][name] for s in stages)
+        rows.append([name, *(f"{percent(f['valid'])}, {f['passes']:.2f} steps" for f in found)])
     each = stages[0]["found"]["all"]["valid"]["n"] // (len(rows) - 1)
-    head = "| family | " + " | ".join(f"{s['stage']}, limit {s['limit']}" for s in stages) + " |"
+    head = ["family", *(f"{s['stage']}, limit {s['limit']}" for s in stages)]
     said = (
         f"Every family, {each} test records each, drawn with another seed "
         "(sql has few requests, and repeats them):"
     )
-    return "\n".join(["", said, "", head, "|---" * (len(stages) + 1) + "|", *rows, ""])
+    return "\n".join(["", said, "", table(head, rows), ""])
 
 
 def kind_of(recipe: dict) -> str:
@@ -122,14 +124,13 @@ def kind_of(recipe: dict) -> str:
 def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:
     """The model card; every number in it comes from the run."""
     plan, limits = Distillation(**recipe["distil"]), recipe["limits"]
-    rows = "\n".join(
-        f"| {limit} | "
-        + " | ".join(
-            f"{percent(row['right'])}, {row['steps']:.2f} steps"
-            for row in (scores[stage]["curve"][i] for stage in STAGES)
-        )
-        + " |"
-        for i, limit in enumerate(limits)
+    curves = [scores[stage]["curve"] for stage in STAGES]
+    rows = table(
+        ["steps allowed", *STAGES],
+        (
+            [limit, *(f"{percent(c[i]['right'])}, {c[i]['steps']:.2f} steps" for c in curves)]
+            for i, limit in enumerate(limits)
+        ),
     )
     found = "\n".join(f"- {sentence}" for sentence in scores["words"])
     return f"""# {name}
@@ -137,7 +138,7 @@ def card(name: str, recipe: dict, scores: dict, model: DiffusionGemma) -> str:
 `{recipe["base"]}`, taught by its own slow answers to need fewer denoising steps (`diffgemma_lite/labs/distill/`). The published
 model's second stage is not public; this is another one, ours.
 
-- **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16, as the base.
+- **Size**: {size_of(model)}, bfloat16, as the base.
 - **Data**: answers of the model itself to {recipe["questions"]:,} training questions
   (task {recipe["task"]}{kind_of(recipe)}), made by this project's generators (Apache-2.0);
   {plan.candidates} answers to each, kept if right by a checker.
@@ -153,8 +154,6 @@ model's second stage is not public; this is another one, ours.
 
 {found}
 
-| steps allowed | {" | ".join(STAGES)} |
-|---|---|---|---|
 {rows}
 {family_table(scores)}
 ## Limits
@@ -162,3 +161,11 @@ model's second stage is not public; this is another one, ours.
 One seed. The encoder side was not trained as a language model in this stage. Variety is the share of different answers
 among right ones to the same question: what it loses, the model no longer writes. Otherwise the limits of `{recipe["base"]}`.
 """
+
+
+def write_card(recipe: str | Path) -> None:
+    """README.md beside the recipe, from the scores and the weights that lie there."""
+    folder, plan = Path(recipe).parent, read_recipe(recipe)
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    model = DiffusionGemma.from_pretrained(folder)
+    write_readme(folder, card(folder.name, plan, scores, model))

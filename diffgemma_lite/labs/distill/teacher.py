@@ -15,7 +15,7 @@ from ...generation import generate
 from ...model import DiffusionGemma
 from ...sampler import SamplerConfig, Step
 from ...trace.observe import counting
-from .questions import Questions
+from .data import Questions
 
 
 @dataclass(frozen=True)

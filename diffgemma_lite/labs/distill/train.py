@@ -1,106 +1,104 @@
-"""Steps 3 and 4: the model is led to a state of a few-step run of its own, and learns the target
-there. Notebook 09.
+"""A recipe for distillation: before, after, and after without the reward; scores, weights and a
+card. Notebook 09.
+
+    python -m diffgemma_lite.labs train sudoku-few-steps --out runs/distill
+
+scores.json beside the recipe is written after each stage, and a stage that stands there is not run
+again. Weights are written only if they are worth keeping: fewer steps, and no clear loss of
+accuracy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from ...attention import KVCache
-from ...loss import mean_cross_entropy
+from ...checks import from_object
 from ...model import DiffusionGemma
-from ...sampler import SamplerConfig, Step
-from ...train import TrainConfig, make_optimizer
-from .questions import Questions
-from .teacher import Answers, Distillation, ask, ask_teacher, targets
+from ...sampler import SamplerConfig
+from ..scores import begun_scores, write_scores
+from .card import STAGES, as_shipped, words, worth_keeping, write_card
+from .data import questions, read_recipe
+from .evaluate import by_family, step_curve, variety
+from .student import distill
+from .teacher import Distillation, ask_teacher
 
 
-def state_of_few_steps(
-    model: DiffusionGemma,
-    q: Questions,
-    rows: Tensor,
-    sampler: SamplerConfig,
-    k: int,
-    g: torch.Generator,
-) -> tuple[Tensor, Tensor | None]:
-    """The canvas [B, C] that the model reads after k steps of a run, and the belief [B, C, V] it
-    brings (None for k = 0).
-    """
-    if k == 0:
-        noise = torch.randint(0, model.config.vocab_size, q.known[rows].shape, generator=g)
-        return torch.where(q.pinned[rows], q.known[rows], noise), None
-    met: list[Step] = []
-
-    def stop(step: Step) -> bool:
-        met[:] = [step]
-        return step.index == k - 1
-
-    ask(q, rows, model, sampler, g, stop)
-    return met[0].next_canvas, met[0].scaled_logits
-
-
-def distill(
-    model: DiffusionGemma,
-    q: Questions,
-    teacher: SamplerConfig,
-    plan: Distillation,
-    on_log: Callable[[dict], None] | None = None,
-    *,
-    tried: list[Answers] | None = None,
-) -> list[dict]:
-    """Train in place; one log entry a round.
-
-    Each round the model that has learnt so far is the teacher.
-
-    tried: what `ask_teacher` returned for the first round, if that is known already.
-    """
-    log, few = [], replace(teacher, max_denoising_steps=plan.few_steps, confidence_threshold=None)
-    optimizer = make_optimizer(
-        model, TrainConfig(steps=plan.steps, learning_rate=plan.learning_rate, betas=(0.9, 0.98))
+def train_run(recipe: str | Path, out: str | Path) -> dict[str, Any]:
+    """All stages that scores.json does not hold yet."""
+    out, folder, recipe = Path(out), Path(recipe).parent, read_recipe(recipe)
+    distil = from_object("distil", Distillation, recipe["distil"])
+    base, path = folder.parent / recipe["base"], folder / "scores.json"
+    model = DiffusionGemma.from_pretrained(base, dtype=torch.float32)
+    sampler = SamplerConfig.from_defaults(
+        model.generation_defaults, draw="cdf", **recipe.get("sampler", {})
     )
-    for round_ in range(plan.rounds):
-        own = (
-            tried
-            if tried is not None and round_ == 0
-            else ask_teacher(model, q, teacher, plan, round_)
+    asked, tests = questions(recipe, base, model)
+    scores, tried, few_steps = begun_scores(path, base), None, distil.few_steps
+    for stage in STAGES:
+        if stage in scores:
+            continue
+        model = DiffusionGemma.from_pretrained(base, dtype=torch.float32).set_kernels(
+            fused_norm=True
         )
-        rows, wanted, seen = targets(own, plan)
-        g, losses = torch.Generator().manual_seed(plan.seed + 104_729 * (round_ + 1)), []
-        for step in range(plan.steps):
-            pick = torch.randint(0, len(rows), (plan.batch_size,), generator=g)
-            k = int(torch.randint(0, plan.few_steps, (), generator=g))
-            canvas, belief = state_of_few_steps(model, q, rows[pick], few, k, g)
-            mask = None if q.mask is None else q.mask[rows[pick]]
-            cache: KVCache = model.encode(q.ids[rows[pick]], mask)
-            logits = model.decode(canvas, cache, belief)
-            loss = mean_cross_entropy(logits, wanted[pick], ~q.pinned[rows[pick]]).mean()
-            done = (round_ * plan.steps + step) / (plan.rounds * plan.steps)
-            for group in optimizer.param_groups:
-                group["lr"] = plan.learning_rate * min(
-                    1.0, (step + 1) / 10 + round_, 2 * (1 - done)
-                )
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            losses.append(loss.detach())
-        log.append(
-            {
-                "round": round_,
-                **seen,
-                "loss": [float(torch.stack(part).mean()) for part in _parts(losses)],
-            }
+        start, log = time.perf_counter(), []
+        if stage != "before":
+            plan = replace(distil, rewarded=stage == "after")
+            # both stages begin with the base's answers
+            tried = tried or ask_teacher(model, asked, sampler, plan, 0)
+            log = distill(
+                model,
+                asked,
+                sampler,
+                plan,
+                lambda e, stage=stage: print(stage, json.dumps(e), flush=True),
+                tried=tried,
+            )
+            model = model.to(torch.bfloat16).to(torch.float32)  # scored as it is stored
+        spent = time.perf_counter() - start
+        if stage == "after":
+            out.mkdir(parents=True, exist_ok=True)
+            model.save_pretrained(out)
+        curve = step_curve(model, tests, sampler, tuple(recipe["limits"]))
+        varied = variety(model, tests, sampler, **recipe.get("variety", {}))
+        scores[stage] = {"curve": curve, "variety": varied, "seconds": spent, "log": log}
+        version = torch.__version__.split("+")[0]
+        scores["machine"] = {
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "torch": version,
+        }
+        scores["words"] = words(scores, few_steps)
+        write_scores(path, scores)
+        print(stage, json.dumps(curve), flush=True)
+    if recipe["task"] == "records" and "families" not in scores:
+        scores["families"] = by_family(
+            base, out, sampler, few_steps, recipe.get("family_tests", 100)
         )
-        if on_log is not None:
-            on_log(log[-1])
-    model.eval()
-    return log
+    scores["words"] = words(scores, few_steps)
+    write_scores(path, scores)
+    print("\n".join(scores["words"]))
+    if worth_keeping(scores, few_steps):
+        ship(recipe, scores, out, folder)
+    return scores
 
 
-def _parts(losses: list[Tensor], at_most: int = 5) -> list[list[Tensor]]:
-    size = max(1, -(-len(losses) // at_most))
-    return [losses[i : i + size] for i in range(0, len(losses), size)]
+def ship(recipe: dict, scores: dict, out: Path, folder: Path) -> None:
+    """Weights in bfloat16, card, and the tokenizer of the base if it has one, beside the recipe."""
+    model, base = DiffusionGemma.from_pretrained(out), folder.parent / recipe["base"]
+    if (
+        as_shipped(scores, few_steps := Distillation(**recipe["distil"]).few_steps)
+        is not scores["after"]["curve"][-1]
+    ):
+        model.generation_defaults = model.generation_defaults | {"max_denoising_steps": few_steps}
+    model.to(torch.bfloat16).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (base / name).exists():
+            (folder / name).write_bytes((base / name).read_bytes())
+    write_card(folder / "recipe.json")

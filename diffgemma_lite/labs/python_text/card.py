@@ -1,66 +1,27 @@
 """The card of a trained text model: README.md as text, every number of it from scores.json, the log
 and the configuration.
-
-Used by recipe.py, which also writes a shipped card again from the files beside it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from ...config import Config
-from ...loss import LONGEST_HOLE
 from ...train import TrainConfig
-from ..scores import percent
-
-
-def where_trained(starts: list[dict]) -> str:
-    """One line for each machine and set of versions that the run was started on.
-
-    What is not recorded is not said.
-    """
-
-    def named(start: dict) -> str:
-        machine = f" ({start['machine']})" if "machine" in start else ""
-        threads = f", {start['threads']} threads" if "threads" in start else ""
-        versions = f"Python {start['python']}, torch {start['torch'].split('+')[0]}"
-        return f"{start['cores']} cores{machine}{threads}, {start['device']}; {versions}"
-
-    parts: list[tuple[int, str]] = []
-    for start in starts:
-        if not parts or parts[-1][1] != named(start):
-            parts.append((start["step"], named(start)))
-    if len(parts) == 1:
-        return parts[0][1]
-    return "; then ".join(f"from step {step:,} on {name}" for step, name in parts)
-
-
-def start_of_training(flat_attention: bool) -> str:
-    """Where the query and key norms started, in a sentence."""
-    where = "Hd^-0.25 (`attention.flatten_scores`)" if flat_attention else "1"
-    return f"Query and key norms started at {where}."
-
-
-def stage_line(training: TrainConfig, log: list[dict]) -> str:
-    """Steps, time and what is particular of one stage of training."""
-    last = log[-1]
-    compiled = ", compiled" if training.compile else ""
-    planned = "" if last["step"] == training.steps else f" (of {training.steps:,} planned)"
-    holes = (
-        f", {training.holes:.0%} of them right but for one hole of up to {LONGEST_HOLE} tokens "
-        "(`loss.dig_hole`)"
-        if training.holes
-        else ""
-    )
-    return (
-        f"{last['step']:,} steps{planned} of {training.batch_size} canvases{holes}; "
-        f"{last['seconds'] / 60:.0f} minutes, "
-        f"{training.precision}{compiled}; seed {training.seed}"
-    )
-
-
-def shown(x: dict, digits: int = 3) -> str:
-    return f"{x['mean']:.{digits}f} ± {x['half_width']:.{digits}f} (n = {x['n']:,})"
+from ..card import (
+    how_again,
+    row,
+    size_of,
+    stage_line,
+    start_of_training,
+    table,
+    where_trained,
+    write_readme,
+)
+from ..recipe import Recipe, read_log
+from ..scores import percent, shown
 
 
 def stages_of_holes(before: Sequence[dict]) -> str:
@@ -77,40 +38,39 @@ def stages_of_holes(before: Sequence[dict]) -> str:
     return "".join(lines)
 
 
+def _kind(kind: dict) -> list[str]:
+    """The cells of one way of writing bodies."""
+    optional = ("parse_not_empty", "same_token", "repeated_run")
+    full, same, again = (percent(kind[key]) if key in kind else "-" for key in optional)
+    tokens = f"{kind['tokens']['mean']:.1f}"
+    return [percent(kind["parse"]), kind["empty"], full, tokens, same, again]
+
+
 def text_section(text: dict, before: Sequence[dict] = ()) -> str:
-    """Holes, canvases and bits, as evaluate_text.py found them; `before` as recipe.holes_of_stages
-    found it.
-    """
-    holes = "\n".join(
-        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} | "
-        f"{percent(hole['autoregressive'])} "
-        f"| {percent(hole['difference'])} |"
-        for hole in text["infill"]
+    """Holes, canvases and bits, as evaluate.py found them; `before` as its holes_of_stages found it."""
+    holes = table(
+        ("tokens", "n", "diffusion", "autoregressive", "difference"),
+        (
+            [
+                hole["size"],
+                hole["diffusion"]["n"],
+                *map(percent, (hole["diffusion"], hole["autoregressive"], hole["difference"])),
+            ]
+            for hole in text["infill"]
+        ),
     )
-    kinds = "\n".join(
-        f"| {name} | {percent(kind['parse'])} | {kind['empty']} | "
-        f"{percent(kind['parse_not_empty']) if 'parse_not_empty' in kind else '-'} | "
-        f"{kind['tokens']['mean']:.1f} "
-        + "".join(
-            f"| {percent(kind[key]) if key in kind else '-'} "
-            for key in ("same_token", "repeated_run")
-        )
-        + "|"
-        for name, kind in text["canvases"].items()
-    )
+    kinds = "\n".join(row(name, *_kind(kind)) for name, kind in text["canvases"].items())
     plan, bits = text["plan"], text["bits_per_token"]
     first = next(iter(text["canvases"].values()))["parse"]["n"]
     return f"""## Holes, bodies and bits ({text["split"]} split, Python {text["python"]}), 95% intervals
 
-Made by `python -m diffgemma_lite.labs.python_text.evaluate`, seed {plan["seed"]}, {text["cpu_seconds"] / 60:.0f} core minutes. The
+Made by `python -m diffgemma_lite.labs evaluate`, seed {plan["seed"]}, {text["cpu_seconds"] / 60:.0f} core minutes. The
 autoregressive mode is the encoder side of these same weights, trained jointly; it is not a separate model of the same size.
 
 **Holes in code, all their tokens right.** Diffusion knows both sides of the canvas (and so where it ends) and may take
 {plan["hole_steps"]} steps; the autoregressive mode, greedy, sees what stands to the left. The same holes, and the paired
 difference.
 
-| tokens | n | diffusion | autoregressive | difference |
-|---|---|---|---|---|
 {holes}
 {stages_of_holes(before)}
 **Bodies for {first} signatures**, one canvas each: does signature and body parse? A body that is empty does, so both counts
@@ -159,14 +119,14 @@ def model_card(
         f"\n  Before that {stage_line(plan, entries)} (`{file}`)." for plan, entries, file in before
     )
     levels = "\n".join(
-        f"| {b['t_from']} to {b['t_to']} | {shown(b)} |" for b in held["by_noise_level"]
+        row(f"{b['t_from']} to {b['t_to']}", shown(b)) for b in held["by_noise_level"]
     )
     return f"""# {name}
 
 A small DiffusionGemma trained from scratch with this project's own loop. It shows how the architecture writes; it is not a
 useful programmer.
 
-- **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16; {config.num_hidden_layers} layers, width
+- **Size**: {size_of(model)}, bfloat16; {config.num_hidden_layers} layers, width
   {config.hidden_size}, {config.num_experts} experts of which {config.top_k_experts} work for each token, canvas
   {config.canvas_length}, vocabulary {config.vocab_size:,}.
 - **Data**: the source and docstrings of Python's own standard library, as installed with Python {starts[0]["python"]}
@@ -176,7 +136,7 @@ useful programmer.
 - **Recipe**: `recipe.json`. {start_of_training(flat_attention)}
   {stage_line(training, log)} (`log.jsonl`).{earlier}
 - **Trained on**: {where_trained(starts)}
-- **Make it again**: `uv run python -m diffgemma_lite.labs.recipe train assets/checkpoints/{name}/recipe.json runs/again`
+{how_again(name)}
 
 ## Held-out modules (validation split, Python {scores["python"]}), 95% intervals
 
@@ -207,3 +167,18 @@ needs.
 Trained for minutes, not days: it repeats itself, mixes names, and often leaves brackets open. It saw only Python's standard
 library. Do not use what it writes.
 """
+
+
+def write_card(recipe: str | Path) -> None:
+    """README.md beside the recipe, from the scores, the log and the weights that lie there."""
+    it = Recipe(recipe)
+    if it.kind != "python":  # the scores and the card of this folder speak of Python
+        raise ValueError(f"recipe: {it.path} has kind {it.kind!r}, takes 'python'")
+    folder = it.path.parent
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    before = [
+        (stage.training, read_log(folder / name), name) for stage, name in it.earlier_stages()
+    ]
+    parts = (folder.name, it.config, it.training, it.new_model(), scores)
+    flat, log = it.flat_attention, read_log(folder / "log.jsonl")
+    write_readme(folder, model_card(*parts, log, before, flat_attention=flat))

@@ -36,7 +36,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from diffgemma_lite.tokenizer import (
+from diffgemma_lite.labs.splits import SPLITS, check_split
+from diffgemma_lite.labs.tokenizer import (
     GAP,
     EncodedExample,
     Tokenizer,
@@ -59,7 +60,6 @@ __all__ = [
 TASKS = ("body", "doc", "prose", "continue")
 # by name only, so that the tasks above, and what was trained on them, stay as they are
 MORE_TASKS = ("hole",)
-SPLITS = ("train", "validation", "test")
 HELD_OUT = 0.04  # share of the packages in validation, and again in test
 # the draw: one that gives both held-out splits near 4% of the functions, not one package each
 SALT = 235
@@ -385,8 +385,7 @@ def load_corpus(
     Always the same ones in the same order for one Python version.
     """
     tasks = (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    if split not in SPLITS:
-        raise ValueError(f"split: got {split!r}, takes one of {', '.join(SPLITS)}")
+    check_split(split)
     if not tasks or not set(tasks) <= {*TASKS, *MORE_TASKS}:
         raise ValueError(f"tasks: got {tasks!r}, takes some of {', '.join((*TASKS, *MORE_TASKS))}")
     if root is not None and not Path(root).is_dir():
@@ -398,6 +397,11 @@ def load_corpus(
         else []
     )
     return found + (list(build_holes(root)[split]) if "hole" in tasks else [])
+
+
+def texts(split: str, plan: dict, held_out: int) -> list[Example]:
+    """What a recipe's data asks for, as labs/recipe.py takes it; held-out splits are whole."""
+    return load_corpus(split, tasks=plan["tasks"])
 
 
 def tokenizer_texts(root: str | Path | None = None) -> list[str]:

@@ -1,9 +1,8 @@
-"""What is a text model worth?
+"""What is a text model worth? Losses, canvases, and holes filled, bodies that parse, stutter and bits
+per token on held-out modules.
 
-Holes filled, canvases that parse, stutter and bits per token on held-out modules.
-
-    # "text" in its scores.json, and its card
-    python -m diffgemma_lite.labs.python_text.evaluate assets/checkpoints/python-small
+    python -m diffgemma_lite.labs evaluate python-small            # the weights that lie there
+    python -m diffgemma_lite.labs evaluate python-small --write    # into its scores.json and card
 
 Each number stands beside the same weights written from left to right. That mode is the encoder side
 of this very model, trained jointly with the denoising; it is no separate language model of the same
@@ -12,25 +11,27 @@ size. Walked through in notebook 06.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
+import platform
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ...generation import generate, generate_autoregressive
 from ...loss import example_generator
 from ...model import DiffusionGemma
 from ...sampler import SamplerConfig
-from ..evaluate import mean_and_interval
+from ..evaluate import evaluate, evenly, left_padded, mean_and_interval, sample_report
 from ..likelihood import DRAWS, STEPS, ratio, text_likelihood
-from ..scores import share
+from ..recipe import HELD_OUT_EXAMPLES, Recipe, copy_logs, trained_model
+from ..scores import share, write_scores
+from . import data as corpus
+from .card import write_card
 
 # of the drawn autoregressive texts: the middle of the published sampler's 0.4 to 0.8
 TEMPERATURE = 0.6
@@ -51,17 +52,7 @@ class TextPlan:
     seed: int = 0
 
 
-def left_padded(rows: Sequence[Sequence[int]], pad: int, device=None) -> tuple[Tensor, Tensor]:
-    """Rows of any length -> (ids, attention mask), [B, longest], padded on the left."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows], device=device)
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
-    return ids, mask
-
-
-def evenly(items: Sequence, n: int) -> list:
-    """n of them, evenly spaced; all of them if there are fewer."""
-    return [items[i * len(items) // n] for i in range(n)] if n < len(items) else list(items)
+TEXT_PLAN, SAMPLED_PROMPTS = TextPlan(), 32
 
 
 @torch.no_grad()
@@ -273,20 +264,85 @@ def evaluate_text(
     return scores | {"cpu_seconds": time.process_time() - start}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Text metrics of a shipped model, into its scores.json and its card."
+def text_scores(it: Recipe, model: DiffusionGemma, **changes) -> dict:
+    """What `evaluate_text` finds on the test split, its metrics being the last that are looked at.
+    changes: of the recipe's TextPlan.
+    """
+    some, plan = _test_texts(it)
+    found = evaluate_text(
+        model, some, it.examples("test"), it.tokenizer.decode, replace(plan, **changes)
     )
-    parser.add_argument("folder", help="holds recipe.json, model.safetensors and scores.json")
-    folder = Path(parser.parse_args(arguments).folder)
-    from ..recipe import Recipe, text_scores, write_card
-
-    it, path = Recipe(folder / "recipe.json"), folder / "scores.json"
-    scores = json.loads(path.read_text(encoding="utf-8"))
-    scores["text"] = text_scores(it, DiffusionGemma.from_pretrained(folder, dtype=torch.float32))
-    path.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-    write_card(it)
+    return {"split": "test", "python": platform.python_version()} | found
 
 
-if __name__ == "__main__":
-    main()
+def holes_of_stages(it: Recipe, out: Path) -> list[dict]:
+    """{"steps", "infill"} of each stage before the last one, the first one first: the same holes as
+    in the text scores.
+    """
+    some, plan = _test_texts(it)
+    pairs, found = list(zip(some, it.examples("test"), strict=True)), []
+    for depth, (stage, _) in enumerate(it.earlier_stages(), 1):
+        model, meta = trained_model(stage, out.joinpath(*["first"] * depth))
+        found.append({"steps": int(meta["step"]), "infill": infill_sizes(model, pairs, plan)})
+    return found[::-1]
+
+
+def _test_texts(it: Recipe) -> tuple[list, TextPlan]:
+    some = corpus.load_corpus("test", tasks=it.plan["data"]["tasks"])
+    return some, replace(TEXT_PLAN, **it.plan.get("text", {}))
+
+
+def loss_scores(it: Recipe, model: DiffusionGemma, n: int | None, seed: int) -> dict:
+    """Losses and canvases on the validation split."""
+    held_out, sampled = it.examples("validation"), min(n or SAMPLED_PROMPTS, SAMPLED_PROMPTS)
+    every = max(1, len(held_out) // (n or HELD_OUT_EXAMPLES))
+    some = held_out[:: max(1, len(held_out) // sampled)][:sampled]
+    sampler = SamplerConfig.from_defaults(it.plan["generation"])
+    return {
+        "held_out": evaluate(model, held_out[::every], seed=seed),
+        "sampling": sample_report(model, [e.prompt for e in some], sampler, seed=seed),
+    }
+
+
+def evaluate_run(
+    recipe: str | Path,
+    out: str | Path | None = None,
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    write: bool = False,
+) -> dict:
+    """The scores of the weights beside the recipe; `write`: text metrics into scores.json, and the
+    card. With a run in `out`: of its weights, and model, log, scores and card go beside the recipe.
+
+    n: how many held-out examples, holes, bodies and likelihoods (None: as recorded).
+    """
+    it = Recipe(recipe)
+    if it.kind != "python":
+        raise ValueError(f"recipe: {it.path} has kind {it.kind!r}, takes 'python'")
+    folder, path = it.path.parent, it.path.with_name("scores.json")
+    fewer = {} if n is None else {"holes": n, "texts": n, "likelihoods": n}
+    fewer |= {"seed": seed} if seed else {}
+    if out is None:
+        model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
+        scores = json.loads(path.read_text(encoding="utf-8")) if write else {}
+        if not write:
+            scores |= loss_scores(it, model, n, seed)
+        scores["text"] = text_scores(it, model, **fewer)
+        if write:
+            write_scores(path, scores, indent=2)
+            write_card(it.path)
+        return scores
+    model, meta = trained_model(it, Path(out))
+    scores = loss_scores(it, model, n, seed) | {"text": text_scores(it, model, **fewer)}
+    if it.earlier_stages():
+        scores["holes_before"] = holes_of_stages(it, Path(out))
+    run = {name: json.loads(meta[name]) for name in ("data", "starts")}
+    scores |= {"python": platform.python_version(), "run": run}
+    model.to(torch.bfloat16).save_pretrained(folder)
+    copy_logs(it, Path(out))
+    if "tokenizer" in it.plan:
+        it.tokenizer.save(folder)
+    write_scores(path, scores, indent=2)
+    write_card(it.path)
+    return scores

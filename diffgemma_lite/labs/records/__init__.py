@@ -2,5 +2,6 @@
 
 scores   is a record valid, is it the one asked for, does its end agree with its beginning
 planted  a wrong token planted in a record that is nearly written
-finish   scores and card of a model trained on records
+evaluate what a model trained on records is worth
+card     its card
 """

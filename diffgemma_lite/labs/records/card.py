@@ -5,10 +5,12 @@ Its tables, the stages of its training, everything made from scores, recipe and 
 
 from __future__ import annotations
 
-from ...model import DiffusionGemma
-from ..python_text.card import shown, start_of_training, where_trained
+import json
+from pathlib import Path
+
+from ..card import how_again, size_of, start_of_training, table, where_trained, write_readme
 from ..recipe import Recipe, read_log
-from ..scores import percent
+from ..scores import percent, shown
 from .data import FAMILIES, HELD_OUT, records
 from .planted import LATE
 from .scores import END_TOKENS, TEMPERATURE
@@ -19,20 +21,14 @@ def family_table(structured: dict) -> str:
     of writing.
     """
     ways = ("diffusion", "greedy", "drawn")
+
+    def cells(name: str, found: dict) -> list:
+        told = (f"{percent(found[w]['valid'])}, {found[w]['passes']:.1f} passes" for w in ways)
+        return [name, found["diffusion"]["valid"]["n"], *told]
+
     rows = {**structured["families"], "all": structured["all"]}
-    lines = [
-        f"| {name} | {found['diffusion']['valid']['n']} | "
-        + " | ".join(
-            f"{percent(found[way]['valid'])}, {found[way]['passes']:.1f} passes" for way in ways
-        )
-        + " |"
-        for name, found in rows.items()
-    ]
-    head = [
-        "| family | n | diffusion | left to right, greedy | left to right, drawn |",
-        "|---|---|---|---|---|",
-    ]
-    return "\n".join(head + lines)
+    head = ("family", "n", "diffusion", "left to right, greedy", "left to right, drawn")
+    return table(head, (cells(name, found) for name, found in rows.items()))
 
 
 def broken_table(structured: dict, way: str = "greedy") -> str:
@@ -42,17 +38,10 @@ def broken_table(structured: dict, way: str = "greedy") -> str:
     lines = []
     for family, found in structured["families"].items():
         counts = [found[name]["broken"] for name in ("diffusion", way)]
-        n = found[way]["valid"]["n"]
-        for name in sorted(
-            {*counts[0], *counts[1]}, key=lambda name: (-counts[1].get(name, 0), name)
-        ):
-            lines.append(
-                f"| {family} | {name} | "
-                + " | ".join(f"{each.get(name, 0) / n:.1%}" for each in counts)
-                + " |"
-            )
-    head = ["| family | broken constraint | diffusion | left to right |", "|---|---|---|---|"]
-    return "\n".join(head + lines)
+        n, both = found[way]["valid"]["n"], {*counts[0], *counts[1]}
+        for name in sorted(both, key=lambda name: (-counts[1].get(name, 0), name)):
+            lines.append([family, name, *(f"{each.get(name, 0) / n:.1%}" for each in counts)])
+    return table(("family", "broken constraint", "diffusion", "left to right"), lines)
 
 
 def ends_table(structured: dict) -> str:
@@ -65,12 +54,14 @@ def ends_table(structured: dict) -> str:
             ends["greedy_ends_as_given"],
             ends["greedy_end_replaced_valid"],
         )
-        lines.append(f"| {family} | " + " | ".join(map(percent, cells)) + " |")
+        lines.append([family, *map(percent, cells)])
     head = (
-        "| family | end pinned, diffusion: valid | left to right: ends as given | left to right, "
-        "end replaced: valid |"
+        "family",
+        "end pinned, diffusion: valid",
+        "left to right: ends as given",
+        "left to right, end replaced: valid",
     )
-    return "\n".join([head, "|---|---|---|---|", *lines])
+    return table(head, lines)
 
 
 def planted_table(planted: dict) -> str:
@@ -78,14 +69,11 @@ def planted_table(planted: dict) -> str:
     lines = []
     for family, kinds in planted.items():
         for kind, found in kinds.items():
-            cells = " | ".join(percent(found[way]["repaired"]) for way in ("uniform", "masked"))
             n, steps = found["uniform"]["repaired"]["n"], found["uniform"]["steps"]
-            lines.append(f"| {family} | {kind} | {n} | {cells} | {steps:.1f} |")
-    head = [
-        "| family | planted | trials | uniform: repaired | masked: repaired | uniform: steps |",
-        "|---|---|---|---|---|---|",
-    ]
-    return "\n".join(head + lines)
+            cells = (percent(found[way]["repaired"]) for way in ("uniform", "masked"))
+            lines.append([family, kind, n, *cells, f"{steps:.1f}"])
+    ways = ("uniform: repaired", "masked: repaired", "uniform: steps")
+    return table(("family", "planted", "trials", *ways), lines)
 
 
 def different_requests(scores: dict) -> str:
@@ -120,7 +108,7 @@ def stages_before(it: Recipe) -> str:
     return "".join(lines)
 
 
-def card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict]) -> str:
+def card(it: Recipe, model, scores: dict, log: list[dict]) -> str:
     """The model card; every number in it comes from the run."""
     c, last, run, sampler, name = (
         it.config,
@@ -134,7 +122,7 @@ def card(it: Recipe, model: DiffusionGemma, scores: dict, log: list[dict]) -> st
 
 A small DiffusionGemma that writes four kinds of structured records, trained from scratch with this project's own loop.
 
-- **Size**: {sum(p.numel() for p in model.parameters()):,} parameters, bfloat16; {c.num_hidden_layers} layers, width
+- **Size**: {size_of(model)}, bfloat16; {c.num_hidden_layers} layers, width
   {c.hidden_size}, {c.num_experts} experts of which {c.top_k_experts} work for each token, canvas {c.canvas_length},
   vocabulary {c.vocab_size:,}, most of which no record uses: noise is drawn from all of it, and so rarely looks like
   a right token.
@@ -145,8 +133,7 @@ A small DiffusionGemma that writes four kinds of structured records, trained fro
   {start_of_training(it.flat_attention)}
   Log: `log.jsonl`.{stages_before(it)}
 - **Trained on**: {where_trained(run["starts"])}
-- **Make it again**: `uv run python -m diffgemma_lite.labs.recipe train assets/checkpoints/{name}/recipe.json runs/again`, then
-  `uv run python -m diffgemma_lite.labs.records.finish assets/checkpoints/{name}/recipe.json runs/again`
+{how_again(name)}
 
 Losses on validation records (nats per token): denoising, t uniform, {shown(scores["held_out"]["denoising"])}; encoder's
 next token {shown(scores["held_out"]["encoder"])}. The denoising loss is not a likelihood.
@@ -185,3 +172,12 @@ record holds, which training met only as noise.
 It knows these four forms and requests of their kind only. Nothing checks what it writes; a wrong record looks like a right
 one.
 """
+
+
+def write_card(recipe: str | Path) -> None:
+    """README.md beside the recipe, from the scores and the log that lie there."""
+    it = Recipe(recipe)
+    folder = it.path.parent
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    log = read_log(folder / "log.jsonl")
+    write_readme(folder, card(it, it.new_model(), scores, log))

@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ...tokenizer import Tokenizer, train_tokenizer
+from ..splits import check_split
+from ..tokenizer import Tokenizer, train_tokenizer
 
-SPLITS = ("train", "validation", "test")
 HELD_OUT = 0.1  # share of the requests in validation, and again in test
 TASK = "record"  # the marker in front of every request
 VOCABULARY = 512  # at most: the pieces of these records run out before
@@ -177,8 +177,7 @@ def records(
     Record i depends on (seed, split, family, i) alone.
     """
     families = (families,) if isinstance(families, str) else tuple(families)
-    if split not in SPLITS:
-        raise ValueError(f"split: got {split!r}, takes one of {', '.join(SPLITS)}")
+    check_split(split)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"count: got {count!r}, takes an integer above 0")
     if not families or not set(families) <= set(FAMILIES):
@@ -186,6 +185,25 @@ def records(
     return [
         _record(split, families[i % len(families)], seed, i // len(families)) for i in range(count)
     ]
+
+
+def texts(split: str, plan: dict, held_out: int) -> list[Record]:
+    """What a recipe's data asks for, as labs/recipe.py takes it: families by their shares for
+    training, `held_out` records of another split.
+    """
+    if split != "train":
+        return records(split, held_out)
+    shares, seed = plan.get("shares", dict.fromkeys(FAMILIES, 1)), plan.get("seed", 0)
+    known = bool(shares) and set(shares) <= set(FAMILIES)
+    if not known or not all(share > 0 for share in shares.values()):
+        raise ValueError(
+            f"data.shares: got {shares}, takes numbers above 0 for some of {', '.join(FAMILIES)}"
+        )
+    total, found = sum(shares.values()), []
+    for family, share in shares.items():
+        count = int(plan["records"] * share / total)
+        found += records(split, count, seed=seed, families=(family,))
+    return found
 
 
 def _record(split: str, family: str, seed: int, number: int) -> Record:

@@ -6,8 +6,8 @@ task      a puzzle as tokens, in four layouts
 batches   the plan of a training run and its batches, each a function of (seed, step)
 train     three siblings, uniform, masked and autoregressive, trained alike
 evaluate  puzzles solved and counted, with intervals
-finish    a trained model's scores and weights
-card      its card
+runs      what a finished run left
+card      a trained model's card
 siblings  the three siblings, and the layouts, beside each other
 finetune  a model trained on text learns puzzles, with all its weights or with LoRA
 """

@@ -2,28 +2,40 @@
 
 Whole puzzles right, cells right, broken rules, steps. Walked through in notebook 09.
 
-Steps are counted by wrapping `model.decode` (`counting`), not taken from the sampler's own
-book-keeping; with several puzzles in a batch, a row's steps are those until it stopped, and the
+    python -m diffgemma_lite.labs evaluate sudoku-small --n 20    # the weights that lie there
+    python -m diffgemma_lite.labs evaluate sudoku-small --out runs/sudoku    # of a run, and save
+
+The sampler's settings stand in the recipe and were chosen on validation puzzles; the test puzzles
+come from the seed. Steps are counted by wrapping `model.decode` (`counting`), not
+taken from the sampler's own book-keeping; with several puzzles in a batch, a row's steps are those until it stopped, and the
 wrapper checks the longest of them.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from ...generation import generate, generate_autoregressive
+from ...model import DiffusionGemma
 from ...sampler import SamplerConfig
 from ...trace.observe import counting
-from ..scores import share
+from ..scores import share, write_scores
 from ..step_functions import masked_step
-from .data import Puzzle, violations
-from .task import FIRST, MASK, Layout
+from .card import write_card
+from .data import BANDS, Puzzle, violations
+from .runs import copy_logs, models_of_stages, trained_model
+from .splits import puzzles
+from .state import STATE
+from .task import MASK, Layout, only_digits
+from .train import read_recipe
 
 SAMPLER = SamplerConfig(max_denoising_steps=16, draw="cdf")
 CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
@@ -38,17 +50,6 @@ class Attempt:
     grids: np.ndarray
     steps: np.ndarray
     seconds: float
-
-
-def only_digits(layout: Layout):
-    """A logits_filter that leaves no other token than a digit."""
-
-    def allow(logits: torch.Tensor, canvas: torch.Tensor) -> torch.Tensor:
-        barred = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        barred[FIRST : layout.first] = False
-        return logits.masked_fill(barred, -torch.inf)
-
-    return allow
 
 
 def attempt(
@@ -157,3 +158,58 @@ def step_curve(
             short = {band: {"exact": s["exact"], "steps": s["steps"]} for band, s in found.items()}
             rows.append({"max_steps": steps, "adaptive": adaptive, "bands": short})
     return rows
+
+
+COUNT, CURVE_COUNT = 2000, 200  # test puzzles a band: for the scores, for the curve over steps
+
+
+def evaluate_run(
+    recipe: str | Path,
+    out: str | Path | None = None,
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    curve: int | None = None,
+) -> dict:
+    """The scores of the weights beside the recipe. With a run in `out`: of its weights, with the
+    curve over steps and the scores after each stage, and model, log, scores and card go beside the
+    recipe.
+
+    n: test puzzles a band (None: 2000). curve: those of the curve (None: 200; 0: no curve).
+    """
+    asked, layout, plan = read_recipe(recipe)
+    folder, count = Path(recipe).parent, n or COUNT
+    lacking = [name for name in ("generation", "chosen") if name not in asked]
+    if lacking or (out is not None and not (Path(out) / STATE).exists()):
+        what = (
+            f"recipe: lacks {', '.join(lacking)}"
+            if lacking
+            else f"out: {out} holds no run ({STATE})"
+        )
+        raise ValueError(
+            f"{what}, takes a recipe with generation and chosen, and the folder of its finished run"
+        )
+    if out is None:
+        model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
+        model = model.eval().set_kernels(fused_norm=True)
+    else:
+        model = trained_model(asked, layout, plan, Path(out))
+    tests = {band: puzzles("test", band, count, seed=seed) for band in BANDS}
+    how = {"sampler": SamplerConfig.from_defaults(asked["generation"], draw="cdf"), "seed": seed}
+    scores: dict = {"seed": seed, "bands": band_scores(model, layout, tests, **how)}
+    for band, found in scores["bands"].items():
+        print(band, json.dumps(found), flush=True)
+    if out is None:
+        return scores
+    if few := min(CURVE_COUNT if curve is None else curve, count):
+        fewer = {band: some[:few] for band, some in tests.items()}
+        scores["curve"] = step_curve(model, layout, fewer, **how)
+        scores["stages"] = [  # the same puzzles after each stage of training
+            {"steps": steps, "bands": band_scores(earlier, layout, fewer, **how)}
+            for steps, earlier in models_of_stages(asked, layout, plan, Path(out))
+        ]
+    copy_logs(asked, Path(out), folder)
+    write_scores(folder / "scores.json", scores)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    write_card(recipe)
+    return scores

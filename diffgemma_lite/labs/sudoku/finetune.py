@@ -2,9 +2,8 @@
 
 Notebook 09.
 
-    # resumes
-    python -m diffgemma_lite.labs.sudoku.finetune \\
-        assets/checkpoints/sudoku-finetune/recipe.json runs/finetune
+    python -m diffgemma_lite.labs train    sudoku-finetune    # resumes
+    python -m diffgemma_lite.labs evaluate sudoku-finetune    # the adapters that lie there
 
 The base keeps its vocabulary: digits are its own digits, cells and given digits are pieces of text
 it knows, used as names (`token_order`). Its rows of the embedding are put into the order of
@@ -29,18 +28,18 @@ from typing import Any
 import torch
 
 from ...checks import check_class, check_keys, from_object, read_object
-from ...lora import add_lora, merge, save_lora
+from ...lora import add_lora, load_lora, merge, save_lora
 from ...model import DiffusionGemma
 from ...sampler import SamplerConfig
-from ...tokenizer import BYTES, SPECIAL_TOKENS, Tokenizer
-from ..scores import begun_scores, percent
+from ..scores import begun_scores, percent, write_scores
+from ..tokenizer import BYTES, SPECIAL_TOKENS, Tokenizer
 from .batches import SudokuTraining, stack_puzzles
 from .data import Puzzle
 from .evaluate import attempt, score
 from .siblings import small_tests, watch
 from .splits import minimal_puzzles
 from .task import Layout
-from .train import recipe_and_out, train_sudoku
+from .train import train_sudoku
 
 NEEDED = ("base", "layout", "puzzles", "each", "watched", "train", "tests", "sampler", "points")
 # all weights of the base, adapters on it, all weights of a model that learnt nothing yet
@@ -224,16 +223,21 @@ def words(scores: dict) -> list[str]:
     return said
 
 
-def finetune(recipe_path: Path, out: Path) -> dict[str, Any]:
-    """All points of a recipe that scores.json beside it does not hold yet.
-
-    It is written after each.
-    """
-    recipe = read_object("recipe", recipe_path, NEEDED, ("about",))
+def read_recipe(path: str | Path) -> dict:
+    """recipe.json, every point of it looked at before the first one is trained."""
+    recipe = read_object("recipe", path, NEEDED, ("about",))
     check_keys("tests", recipe["tests"], ("count", "fewest", "most", "seed"))
-    for point in recipe["points"]:  # all of them, before the first one is trained
+    for point in recipe["points"]:
         point_name(point)
         from_object("train", SudokuTraining, recipe["train"] | point.get("train", {}))
+    return recipe
+
+
+def train_run(recipe: str | Path, out: str | Path) -> dict[str, Any]:
+    """All points of a recipe that scores.json beside it does not hold yet; it is written after
+    each.
+    """
+    recipe_path, out, recipe = Path(recipe), Path(out), read_recipe(recipe)
     folder, asked = recipe_path.parent.parent / recipe["base"], recipe["tests"]
     base, layout = sudoku_base(folder, **recipe["layout"])
     tests = small_tests(layout.n, asked["count"], asked["fewest"], asked["most"], asked["seed"])
@@ -264,19 +268,26 @@ def finetune(recipe_path: Path, out: Path) -> dict[str, Any]:
             "torch": version,
         }
         scores["words"] = words(scores)
-        path.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+        write_scores(path, scores)
     print("\n".join(scores["words"]))
     return scores
 
 
-def main(arguments: list[str] | None = None) -> None:
-    finetune(
-        *recipe_and_out(
-            "Fine-tune the points that the scores.json beside the recipe does not hold yet.",
-            arguments,
-        )
-    )
+def evaluate_run(recipe: str | Path, *, n: int | None = None, seed: int = 0) -> dict[str, Any]:
+    """The base without and with each adapter beside the recipe, on the recipe's test puzzles.
 
-
-if __name__ == "__main__":
-    main()
+    n: how many of them (None: all that the recipe names). seed: of the sampler.
+    """
+    folder, asked = Path(recipe).parent, read_recipe(recipe)
+    tests = asked["tests"] | ({} if n is None else {"count": n})
+    base = folder.parent / asked["base"]
+    how = {"sampler": SamplerConfig(draw="cdf", **asked["sampler"]), "seed": seed}
+    scores: dict[str, Any] = {"tests": tests, "seed": seed}
+    for adapter in (None, *sorted(folder.glob("adapter-*.safetensors"))):
+        model, layout = sudoku_base(base, **asked["layout"])
+        some = small_tests(layout.n, *(tests[k] for k in ("count", "fewest", "most", "seed")))
+        if adapter is not None:
+            load_lora(model, adapter)
+        name = "before" if adapter is None else adapter.stem
+        scores[name] = score(attempt(model, layout, some, **how), some)
+    return scores

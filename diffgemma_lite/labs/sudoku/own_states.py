@@ -29,9 +29,8 @@ from torch import Tensor
 
 from ...sampler import SamplerConfig, accept, draw_tokens, renoise, temperature_at, token_entropy
 from .batches import SudokuTraining, draw_batch
-from .evaluate import only_digits
 from .splits import disguise
-from .task import FIRST, Layout
+from .task import FIRST, Layout, only_digits
 
 
 def redisguise(layout: Layout, clean: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:

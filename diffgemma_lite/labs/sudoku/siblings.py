@@ -1,10 +1,8 @@
 """Three siblings compared: one backbone, one data stream, one number of steps.
 
-And the layouts of one. See notebook 09.
-
-    # writes scores.json: minutes; with sudoku-siblings-9 (side 9, by bands) half an hour;
-    # with sudoku-layouts the same for layouts
-    python -m diffgemma_lite.labs.sudoku.siblings assets/checkpoints/sudoku-siblings/recipe.json
+    python -m diffgemma_lite.labs train sudoku-siblings      # minutes; writes scores.json
+    python -m diffgemma_lite.labs train sudoku-siblings-9    # side 9, by bands: half an hour
+    python -m diffgemma_lite.labs train sudoku-layouts       # the same for layouts
 
 Only what is spoilt and who predicts differs (see sudoku/train.py). The layout has the puzzle as its
 prompt, because the autoregressive sibling must have read all clues before it writes the first
@@ -13,7 +11,6 @@ digit.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -26,6 +23,7 @@ import torch
 
 from ...checks import check_keys, from_object, read_object
 from ...sampler import SamplerConfig
+from ..scores import write_scores
 from .batches import SIBLINGS, SudokuTraining, stack_puzzles
 from .data import BANDS, Puzzle, dig
 from .evaluate import attempt, band_scores, score, step_curve
@@ -165,12 +163,11 @@ def read_comparison(path: Path) -> dict:
     return recipe
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Train and compare what a recipe of siblings or of layouts names."
-    )
-    parser.add_argument("recipe", type=Path, help="scores.json is written beside it")
-    path = parser.parse_args(arguments).recipe
+def train_run(recipe: str | Path) -> dict:
+    """Train and compare what a recipe of siblings or of layouts names; scores.json is written
+    beside it.
+    """
+    path = Path(recipe)
     recipe = read_comparison(path)
     plan, asked = from_object("train", SudokuTraining, recipe["train"]), recipe["tests"]
     side = recipe["n"] if "layouts" in recipe else recipe["layout"]["n"]
@@ -203,8 +200,5 @@ def main(arguments: list[str] | None = None) -> None:
         "torch": torch.__version__.split("+")[0],
     }
     scores = {"tests": asked, "machine": machine, what: found}
-    path.with_name("scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    write_scores(path.with_name("scores.json"), scores)
+    return scores

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..splits import check_split
 from .data import BANDS, BOXES, Grid, Puzzle, dig, full_grid, side_of
 
-SPLITS = ("train", "validation", "test")
 _SHARES = {"test": range(2), "validation": range(2, 3), "train": range(3, 8)}  # of 8 hash classes
 
 
@@ -83,8 +83,7 @@ def grids(
     """
     if n == 4 and split != "train":
         raise ValueError(f"n: got 4 with split {split!r}, takes 6 or 9, or split 'train'")
-    if split not in SPLITS:
-        raise ValueError(f"split: got {split!r}, takes one of {', '.join(SPLITS)}")
+    check_split(split)
     for number in itertools.count():
         rng = random.Random(f"sudoku {n} {seed} {stream}{number}")
         grid = full_grid(rng, n)

@@ -205,3 +205,14 @@ def _look_back(model, distance: int, common: Tensor, sharpness: float) -> None:
     value -= (value @ direction)[:, None] * direction
     attention.q_norm.weight.fill_(sharpness)
     attention.k_norm.weight.fill_(sharpness)
+
+
+def only_digits(layout: Layout):
+    """A logits_filter that leaves no other token than a digit."""
+
+    def allow(logits: torch.Tensor, canvas: torch.Tensor) -> torch.Tensor:
+        barred = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        barred[FIRST : layout.first] = False
+        return logits.masked_fill(barred, -torch.inf)
+
+    return allow

@@ -13,14 +13,11 @@ is exact, as in the package's train.py, whose optimizer this file uses. Half of 
 what a first pass believed (self-conditioning). In a later stage rows may be runs of the sampler
 under way instead (own_states.py), which stand in the checkpoint.
 
-    # resumes
-    python -m diffgemma_lite.labs.sudoku.train \\
-        assets/checkpoints/sudoku-small/recipe.json runs/sudoku
+    python -m diffgemma_lite.labs train sudoku-small --out runs/sudoku      # resumes
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import time
@@ -36,6 +33,8 @@ from ...checks import check_integer, from_object, read_object
 from ...loss import mean_cross_entropy
 from ...model import DiffusionGemma
 from ...train import TrainConfig, make_optimizer
+from ..card import size_of
+from ..train import Clock
 from .batches import SudokuBatch, SudokuTraining, draw_batch, training_puzzles
 from .own_states import OwnBatch, OwnStates
 from .state import STATE, load_run, save_run
@@ -227,43 +226,32 @@ def stages_of(recipe: dict) -> list[dict]:
 
 
 def train_recipe(
-    recipe: dict, out: Path, on_log: Callable[[dict], None] | None = None
-) -> DiffusionGemma:
-    """Train what a recipe says in the folder `out`, or go on there.
-
-    With "first" an earlier stage comes before it, in out/first, and the training starts from its
+    recipe: dict, out: Path, on_log: Callable[[dict], bool | None] | None = None
+) -> DiffusionGemma | None:
+    """Train what a recipe says in the folder `out`, or go on there; None if on_log stopped it. With
+    "first" an earlier stage comes before it, in out/first, and the training starts from its
     weights.
     """
-    ran, layout, plan = (
-        stages_of(recipe),
-        Layout(**recipe["layout"]),
-        SudokuTraining(**recipe["train"]),
-    )
+    ran, layout = stages_of(recipe), Layout(**recipe["layout"])
+    plan = SudokuTraining(**recipe["train"])
     model = new_model(layout, recipe["model"], plan.seed, recipe["look"])
     if len(ran) > 1 and not (out / STATE).exists():
-        model.load_state_dict(train_recipe(ran[1], out / "first", on_log).state_dict())
+        before = train_recipe(ran[1], out / "first", on_log)
+        if before is None:
+            return None
+        model.load_state_dict(before.state_dict())
     stacked = training_puzzles(recipe["puzzles"], layout.n, out / "puzzles.npz")
-    print(
-        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(stacked[0]):,} puzzles",
-        flush=True,
-    )
-    train_sudoku(model, layout, stacked, plan, folder=out, on_log=on_log)
-    return model
+    print(f"{size_of(model)}, {len(stacked[0]):,} puzzles", flush=True)
+    log = train_sudoku(model, layout, stacked, plan, folder=out, on_log=on_log)
+    return model if log[-1]["step"] == plan.steps else None
 
 
-def recipe_and_out(description: str, arguments: list[str] | None) -> tuple[Path, Path]:
-    """The two paths that a training command is given."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("out", type=Path, help="folder of the run; one found there goes on")
-    given = parser.parse_args(arguments)
-    return given.recipe, given.out
+def train_run(recipe: str | Path, out: str | Path, *, minutes: float | None = None) -> None:
+    """Train to the end, or for some minutes; a run found in `out` goes on."""
+    clock = Clock(minutes)
 
+    def report(entry: dict) -> bool:
+        print(json.dumps(entry), flush=True)
+        return clock.over()
 
-def main(arguments: list[str] | None = None) -> None:
-    recipe, out = recipe_and_out("Train what a Sudoku recipe describes.", arguments)
-    train_recipe(read_recipe(recipe)[0], out, lambda e: print(json.dumps(e), flush=True))
-
-
-if __name__ == "__main__":
-    main()
+    train_recipe(read_recipe(recipe)[0], Path(out), report)

@@ -12,8 +12,11 @@ import torch
 
 from ...model import DiffusionGemma
 from ...sampler import SamplerConfig
+from ..records.data import FAMILIES, records
+from ..records.scores import denoise_records, score_records
 from ..scores import share
-from .questions import Questions
+from ..tokenizer import Tokenizer
+from .data import Questions, questions, read_recipe
 from .teacher import answers
 
 
@@ -65,10 +68,6 @@ def by_family(
     The base, the taught model with the limit it was taught for, and the taught model with the
     base's limit. Each {"stage", "limit", "found": {family: {"valid", "passes"}}}.
     """
-    from ...tokenizer import Tokenizer
-    from ..records.data import FAMILIES, records
-    from ..records.scores import denoise_records, score_records
-
     tokenizer, rows, most = Tokenizer.load(base), [], sampler.max_denoising_steps
     for stage, folder, limit in (
         ("before", base, most),
@@ -89,3 +88,30 @@ def by_family(
         found["all"] = {"valid": share(right, len(FAMILIES) * count), "passes": steps}
         rows.append({"stage": stage, "limit": limit, "found": found})
     return rows
+
+
+def evaluate_run(recipe: str | Path, *, n: int | None = None, seed: int = 0) -> dict:
+    """The curve of the weights beside the recipe, beside that of the model they were taught from.
+
+    n: test questions (None: as many as the recipe says). Errors: ValueError where no weights lie.
+    """
+    folder, plan = Path(recipe).parent, read_recipe(recipe)
+    if not (folder / "model.safetensors").exists():
+        raise ValueError(
+            f"recipe: {folder} holds no weights, they were not worth keeping; "
+            "its train writes what was found into scores.json"
+        )
+    base = folder.parent / plan["base"]
+    models = {
+        stage: DiffusionGemma.from_pretrained(at, dtype=torch.float32)
+        for stage, at in (("before", base), ("after", folder))
+    }
+    changes = {"draw": "cdf"} | plan.get("sampler", {})
+    sampler = SamplerConfig.from_defaults(models["before"].generation_defaults, **changes)
+    asked = plan | ({} if n is None else {"questions": 1, "tests": n})
+    tests = questions(asked, base, models["before"])[1]
+    limits = tuple(plan["limits"])
+    return {
+        stage: {"seed": seed, "curve": step_curve(model, tests, sampler, limits, seed)}
+        for stage, model in models.items()
+    }
