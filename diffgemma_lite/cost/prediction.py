@@ -35,8 +35,9 @@ from .routing import distinct_experts, fit_skew
 
 @dataclass(frozen=True)
 class Precision:
-    """How a checkpoint is stored and run: bytes a weight (2 if not named) and dtype of the products
-    (`base`) by part.
+    """How a checkpoint is stored and run.
+
+    Bytes a weight (2 if not named) and dtype of the products (`base`) by part.
     """
 
     source: str

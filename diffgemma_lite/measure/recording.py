@@ -102,8 +102,9 @@ class Recording:
         return f"{self.device['name']}, {self.device['cores']} cores, {' and '.join(days)}"
 
     def hardware(self) -> Hardware:
-        """The device as the cost model takes it: best bandwidth measured beyond the cache, best
-        peak of each dtype.
+        """The device as the cost model takes it.
+
+        Best bandwidth measured beyond the cache, best peak of each dtype.
         """
         reads = [(r["rate"], key, r) for key, r in self.points("bandwidth", where="memory")]
         if not reads:

@@ -167,8 +167,9 @@ def _totals(lane: Lane) -> list[str]:
 
 
 def static_part(record: RaceRecord, title: str, note: str) -> str:
-    """The complete view without a script: totals, the lanes at five moments, every event in
-    numbers.
+    """The complete view without a script.
+
+    Totals, the lanes at five moments, every event in numbers.
     """
     longest = max(lane.total_seconds for lane in record.lanes)
     words = (

@@ -1,5 +1,6 @@
-"""What the browser tests stand on: where the browser is, what it complained about, and a JupyterLab
-to point it at.
+"""What the browser tests stand on.
+
+Where the browser is, what it complained about, and a JupyterLab to point it at.
 """
 
 from __future__ import annotations

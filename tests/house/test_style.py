@@ -1,4 +1,4 @@
-"""Line length, imports, unused names and formatting are held by ruff, by the rules of pyproject.toml.
+"""Lines, imports, unused names and formatting: held by ruff, by the rules of pyproject.toml.
 
 `python -m ruff check --fix` and `python -m ruff format` mend most of what these tests say.
 """

@@ -401,8 +401,9 @@ def load_corpus(
 
 
 def tokenizer_texts(root: str | Path | None = None) -> list[str]:
-    """What the tokenizer learns from: targets of the training split, and the prompts that show code
-    in full.
+    """What the tokenizer learns from.
+
+    Targets of the training split, and the prompts that show code in full.
     """
     examples = load_corpus("train", root=root)
     return [e.target for e in examples] + [e.prompt for e in examples if e.task in ("body", "doc")]

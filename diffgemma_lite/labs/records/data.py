@@ -1,5 +1,6 @@
-"""Structured records whose fields constrain each other, often the earlier by the later: four seeded
-families. Notebook 08.
+"""Structured records whose fields constrain each other, often the earlier by the later.
+
+Four seeded families. Notebook 08.
 
 How it differs from a text corpus: everything is generated, so a record is right or wrong, and
 template_checks.py says which constraint is broken. A request names what the record must hold; the

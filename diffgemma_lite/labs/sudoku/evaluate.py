@@ -31,8 +31,9 @@ CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a model wrote for P puzzles: digits [P, cells], denoising steps or tokens of each [P],
-    seconds in all.
+    """What a model wrote for P puzzles.
+
+    Digits [P, cells], denoising steps or tokens of each [P], seconds in all.
     """
 
     grids: np.ndarray

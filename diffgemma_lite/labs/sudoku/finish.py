@@ -1,5 +1,6 @@
-"""From a trained Sudoku run to a shipped checkpoint: test scores, the curve over steps, weights,
-log and card. Notebook 09.
+"""From a trained Sudoku run to a shipped checkpoint.
+
+Test scores, the curve over steps, weights, log and card. Notebook 09.
 
     python -m diffgemma_lite.labs.sudoku.finish \\
         assets/checkpoints/sudoku-small/recipe.json runs/sudoku --puzzles 2000
