@@ -82,9 +82,8 @@ def text_section(text: dict, before: Sequence[dict] = ()) -> str:
     found it.
     """
     holes = "\n".join(
-        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} | "
-        f"{percent(hole['autoregressive'])} "
-        f"| {percent(hole['difference'])} |"
+        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} "
+        f"| {percent(hole['autoregressive'])} | {percent(hole['difference'])} |"
         for hole in text["infill"]
     )
     kinds = "\n".join(

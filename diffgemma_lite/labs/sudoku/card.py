@@ -27,8 +27,7 @@ def stage_line(stage: dict, log: Path) -> str:
     plan, minutes = SudokuTraining(**stage["train"]), last["seconds"] / 60
     line = (
         f"{last['step']:,} steps of {plan.batch_size} rows with {stage['puzzles']:,} puzzles, "
-        f"seed {plan.seed}; "
-        f"{minutes:.0f} minutes, {plan.precision}, "
+        f"seed {plan.seed}; {minutes:.0f} minutes, {plan.precision}, "
         f"{stage.get('run', 'nothing said of the machine')}. Log: `{log.name}`.\n"
         f"     {plan.batch_size - plan.own_rows} rows are spoilt answers; "
         f"{plan.slips:.0%} of these have digits, written or given, "
@@ -56,9 +55,9 @@ def card(folder: Path, recipe: dict, layout: Layout, scores: dict, size: int) ->
     )
     mean_steps = sum(s["steps"] for s in scores["bands"].values()) / len(scores["bands"])
     rows = "\n".join(
-        f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} | "
-        f"{percent(s['exact'], 2)} "
-        f"| {percent(s['cells'], 2)} | {s['violations']:.2f} | {s['steps']:.2f} |"
+        f"| {band}, {BANDS[band][0]} to {BANDS[band][1]} givens | {s['exact']['n']:,} "
+        f"| {percent(s['exact'], 2)} | {percent(s['cells'], 2)} "
+        f"| {s['violations']:.2f} | {s['steps']:.2f} |"
         for band, s in scores["bands"].items()
     )
     return f"""# {name}
