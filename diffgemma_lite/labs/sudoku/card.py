@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
+
 from ...sampler import SamplerConfig
 from ..scores import percent
 from .batches import SudokuTraining
