@@ -31,6 +31,7 @@ def test_ruff_finds_nothing(what):
     [
         ("check", f'said = "{"long " * 20}"', "E501"),
         ("check", "import os", "F401"),
+        ("check", "print(nowhere)", "F821"),
         ("format", "said = 'single'", '+said = "single"'),
     ],
 )
