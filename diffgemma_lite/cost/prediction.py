@@ -281,8 +281,7 @@ def crossover(
         canvas = rate("canvas", users, tokens_per_forward, users * config.canvas_length)
         return rate("autoregressive", users, 1, users) > canvas
 
-    # the lead of denoising shrinks with every user, so doubling and then halving finds where it
-    # ends
+    # the lead of denoising shrinks with every user: doubling, then halving finds where it ends
     low, high = 0, 1
     while not overtaken(high):
         if high == most:

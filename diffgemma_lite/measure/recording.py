@@ -38,8 +38,7 @@ PROVENANCE = {
     "versions": dict,
     "driver": str,  # of the GPU; of a CPU the kernel
     "clocks": dict,
-    # the machine's load average of one minute, at the start and at the end; empty where there is
-    # none
+    # the machine's load average of one minute, at start and end; empty where there is none
     "load": list,
     "threads": int,
 }
