@@ -26,8 +26,9 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Ratio:
-    """Seconds of the plain way over seconds of the other, pair by pair: median and quartiles, and
-    both medians.
+    """Seconds of the plain way over seconds of the other, pair by pair.
+
+    Median and quartiles, and both medians.
     """
 
     median: float

@@ -50,8 +50,9 @@ class Batch:
 
 
 def example_generator(seed: int, epoch: int, index: int) -> Generator:
-    """All randomness of one example in one epoch: independent of batch size, order, worker and
-    restarts.
+    """All randomness of one example in one epoch.
+
+    Independent of batch size, order, worker and restarts.
     """
     digest = hashlib.blake2b(struct.pack("<3q", seed, epoch, index), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

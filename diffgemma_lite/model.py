@@ -241,8 +241,9 @@ class DiffusionGemma(nn.Module):
         attention_mask: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> KVCache:
-        """Causal pass over clean tokens: returns a new cache holding the old prefix and the new
-        one.
+        """Causal pass over clean tokens.
+
+        Returns a new cache holding the old prefix and the new one.
 
         ids [B, S_new]; attention_mask [B, S_new], 1 = token, 0 = padding, left padding only. The
         given cache is unchanged. Errors: ValueError for ids outside the vocabulary, an empty

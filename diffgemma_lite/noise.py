@@ -134,8 +134,9 @@ def euler_step(
     t: Real[Tensor, "b"],
     dt: Real[Tensor, "b"],
 ) -> Float[Tensor, "b c v"]:
-    """The report's step from t to t - dt: stay with probability 1 - dt/t, else jump to a draw from
-    p_x0. [B, C, V]
+    """The report's step from t to t - dt.
+
+    Stay with probability 1 - dt/t, else jump to a draw from p_x0. [B, C, V]
 
     Like `posterior` it hands on the right marginal when p_x0 is the true P(x_0 | x_t); unlike the
     exact process it never swaps noise for other noise. Errors: ValueError when dt leaves (0, t] or

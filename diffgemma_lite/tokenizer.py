@@ -22,8 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Order is identity: the position in this tuple is the id. New markers go at the end, never in
-# between.
+# Order is identity: the position in this tuple is the id. New markers go at the end only.
 SPECIAL_TOKENS = (
     "<pad>",
     "<eos>",

@@ -1,5 +1,6 @@
-"""The checkpoint of a training run: weights, moments, step and log in one safetensors file that
-appears whole or not at all.
+"""The checkpoint of a training run.
+
+Weights, moments, step and log in one safetensors file that appears whole or not at all.
 
 What is not a number is never written, so the last good state survives a run that diverges, as it
 survives a kill. A run goes on only with the model, the TrainConfig and the data it began with; the

@@ -82,8 +82,9 @@ def widget_exceptions() -> Iterator[list[str]]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """The package as a reader runs it, annotations not checked: for tests of what the package
-    itself says to bad input.
+    """The package as a reader runs it, annotations not checked.
+
+    For tests of what the package itself says to bad input.
     """
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)

@@ -57,8 +57,8 @@ def _peaks(source: str, **tera: float) -> dict[str, Sourced]:
 
 def _data_sheets() -> list[Hardware]:
     hopper = (
-        "NVIDIA H100 data sheet, SXM: 1,979 (bf16), 3,958 (fp8) and 989 "
-        "(tf32) TFLOPS are with sparsity, dense is half "
+        "NVIDIA H100 data sheet, SXM: 1,979 (bf16), 3,958 (fp8) and 989 (tf32) "
+        "TFLOPS are with sparsity, dense is half "
         "(as listed at glennklockwood.com/garden/processors/h100)"
     )
     hbm3e = "NVIDIA H200 data sheet: 4.8 TB/s (as quoted at aiwiki.ai/wiki/nvidia_h200)"
@@ -77,8 +77,8 @@ def _data_sheets() -> list[Hardware]:
         "NVIDIA's 4,000 AI TOPS are fp4 with sparsity"
     )
     l4 = (
-        "NVIDIA L4 data sheet: 485 (fp8), 242 (bf16) and 120 "
-        "(tf32) TFLOPS are with sparsity, dense is half "
+        "NVIDIA L4 data sheet: 485 (fp8), 242 (bf16) and 120 (tf32) "
+        "TFLOPS are with sparsity, dense is half "
         "(as quoted at grokipedia.com, L4 vs L40S)"
     )
     b200 = (

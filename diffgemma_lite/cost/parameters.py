@@ -41,8 +41,9 @@ def parameters(config: Config) -> dict[str, int]:
 
 
 def active_parameters(config: Config) -> dict[str, int]:
-    """Of `parameters`, those that take part in one token of a denoising step: k of the E experts,
-    and all the rest.
+    """Of `parameters`, those that take part in one token of a denoising step.
+
+    k of the E experts, and all the rest.
 
     The embedding counts whole, because the head reads all of it. Published for the 26B shape: see
     PUBLISHED.

@@ -35,8 +35,9 @@ from .routing import distinct_experts, fit_skew
 
 @dataclass(frozen=True)
 class Precision:
-    """How a checkpoint is stored and run: bytes a weight (2 if not named) and dtype of the products
-    (`base`) by part.
+    """How a checkpoint is stored and run.
+
+    Bytes a weight (2 if not named) and dtype of the products (`base`) by part.
     """
 
     source: str
@@ -280,8 +281,7 @@ def crossover(
         canvas = rate("canvas", users, tokens_per_forward, users * config.canvas_length)
         return rate("autoregressive", users, 1, users) > canvas
 
-    # the lead of denoising shrinks with every user, so doubling and then halving finds where it
-    # ends
+    # the lead of denoising shrinks with every user: doubling, then halving finds where it ends
     low, high = 0, 1
     while not overtaken(high):
         if high == most:

@@ -90,8 +90,9 @@ def cell_ids(notebook: NotebookNode) -> list[str]:
 
 
 def tidy(notebook: NotebookNode) -> NotebookNode:
-    """Changes the notebook in place: common metadata, ids from the sources, no widget views, no
-    paths of this machine.
+    """Changes the notebook in place.
+
+    Common metadata, ids from the sources, no widget views, no paths of this machine.
     """
     kept = {key: notebook.metadata[key] for key in ("title",) if key in notebook.metadata}
     notebook.metadata = nbformat.from_dict(METADATA | kept)
@@ -109,8 +110,9 @@ def tidy(notebook: NotebookNode) -> NotebookNode:
 
 
 def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Of streams that follow each other, one per name: where a kernel cuts and interleaves them is
-    a matter of timing.
+    """Of streams that follow each other, one per name.
+
+    Where a kernel cuts and interleaves them is a matter of timing.
     """
     result: list[NotebookNode] = []
     for output in outputs:
@@ -124,8 +126,9 @@ def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def only_widget(output: NotebookNode) -> bool:
-    """A widget without a static twin: reopened it would be an error message, or a progress bar at
-    0%.
+    """A widget without a static twin.
+
+    Reopened it would be an error message, or a progress bar at 0%.
     """
     data = output.get("data", {})
     return WIDGET in data and set(data) <= {WIDGET, "text/plain"}

@@ -33,8 +33,8 @@ body .jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
 </style>
 {%- endblock -%}"""
 NO_FORMULAS = "{%- block html_head_js_mathjax -%}{%- endblock -%}"
-# A plotly figure: its picture (and tables, if it brings some) first; the script takes the picture's
-# place.
+# A plotly figure: its picture (and tables, if it brings some) first; the script takes the place
+# of the picture.
 FIGURE = (
     '<div data-plotly="waiting">{still}<div></div>'
     '<script type="application/json">{figure}</script></div>'

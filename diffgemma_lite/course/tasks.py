@@ -55,8 +55,9 @@ def reveal(
 
 
 def _plain(answer: Any) -> Any:
-    """What two answers are compared by: numbers as numbers, text without case and outer spaces, the
-    rest by its words.
+    """What two answers are compared by.
+
+    Numbers as numbers, text without case and outer spaces, the rest by its words.
     """
     words = str(answer).strip().lower()
     try:

@@ -99,8 +99,9 @@ def right(op: str, source: str, tokens: Sequence[int]) -> bool:
 
 
 def small_config() -> Config:
-    """The real architecture, about 250,000 weights: experts, sliding and full layers,
-    self-conditioning.
+    """The real architecture, about 250,000 weights.
+
+    Experts, sliding and full layers, self-conditioning.
     """
     return Config.preset(
         "tiny",

@@ -87,8 +87,9 @@ def evaluate(
 def sample_report(
     model: DiffusionGemma, prompts: Sequence[list[int]], sampler: SamplerConfig, *, seed: int = 0
 ) -> dict:
-    """One canvas after each prompt, each with its own seed: steps taken, how it stopped, tokens
-    kept, tokens per forward.
+    """One canvas after each prompt, each with its own seed.
+
+    Steps taken, how it stopped, tokens kept, tokens per forward.
     """
     steps, kept, tpf, stable, ended = [], [], [], 0, 0
     for i, prompt in enumerate(prompts):

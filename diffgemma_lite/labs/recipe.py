@@ -20,10 +20,10 @@ from ..attention import flatten_scores
 from ..checks import from_object, read_object
 from ..config import Config
 from ..model import DiffusionGemma
+from ..tokenizer import Tokenizer, encode_examples
 from ..train import STATE, TrainConfig
 from ..train_state import read_state
 from .table import TEXTS, kind_of, module
-from .tokenizer import Tokenizer, encode_examples
 
 HELD_OUT_EXAMPLES = 1000
 

@@ -146,9 +146,10 @@ def masked_step(
 def unmask(
     entropy: Float[Tensor, "b c"], masked: Bool[Tensor, "b c"], index: int, sampler: SamplerConfig
 ) -> Bool[Tensor, "b c"]:
-    """Which masked positions to fill in: those the entropy bound allows, and at least as many,
-    surest first, as keep the schedule: after step n at most C (1 - (n+1)/N) masks are left, after
-    the last none. Bool [B, C].
+    """Which masked positions to fill in.
+
+    Those the entropy bound allows, and at least as many, surest first, as keep the schedule: after
+    step n at most C (1 - (n+1)/N) masks are left, after the last none. Bool [B, C].
     """
     n, c = sampler.max_denoising_steps, masked.shape[-1]
     may_stay = c * (n - 1 - index) // n

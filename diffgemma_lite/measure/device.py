@@ -96,8 +96,9 @@ def cache_bytes(device: torch.device) -> int:
 
 
 def beyond_cache(device: torch.device) -> int:
-    """Bytes of a buffer that no cache holds: eight times the largest one, at least 256 MB (2 GB on
-    a GPU).
+    """Bytes of a buffer that no cache holds.
+
+    Eight times the largest one, at least 256 MB (2 GB on a GPU).
     """
     return max(8 * cache_bytes(device), 2**31 if device.type == "cuda" else 2**28)
 

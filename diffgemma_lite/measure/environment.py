@@ -1,5 +1,6 @@
-"""The environment check of notebook 00: is this the right Python, are the packages there, will
-widgets show?
+"""The environment check of notebook 00.
+
+Is this the right Python, are the packages there, will widgets show?
 
 Its output is what belongs in a bug report. It needs nothing but the standard library to say what is
 missing.

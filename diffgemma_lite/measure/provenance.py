@@ -1,5 +1,6 @@
-"""Where a measurement comes from: device, driver, clocks, versions, code and how busy the machine
-was.
+"""Where a measurement comes from.
+
+Device, driver, clocks, versions, code and how busy the machine was.
 
 Nothing here names a folder or a user of the machine. What cannot be asked is said to be unknown,
 never guessed.

@@ -38,8 +38,7 @@ PROVENANCE = {
     "versions": dict,
     "driver": str,  # of the GPU; of a CPU the kernel
     "clocks": dict,
-    # the machine's load average of one minute, at the start and at the end; empty where there is
-    # none
+    # the machine's load average of one minute, at start and end; empty where there is none
     "load": list,
     "threads": int,
 }
@@ -102,8 +101,9 @@ class Recording:
         return f"{self.device['name']}, {self.device['cores']} cores, {' and '.join(days)}"
 
     def hardware(self) -> Hardware:
-        """The device as the cost model takes it: best bandwidth measured beyond the cache, best
-        peak of each dtype.
+        """The device as the cost model takes it.
+
+        Best bandwidth measured beyond the cache, best peak of each dtype.
         """
         reads = [(r["rate"], key, r) for key, r in self.points("bandwidth", where="memory")]
         if not reads:

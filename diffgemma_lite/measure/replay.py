@@ -74,8 +74,8 @@ def provenance(recording: Recording) -> str:
     d = recording.device
     lines = [
         f"{d['name']}: {d['kind']}, {d['cores']} cores, "
-        f"{d['memory_bytes'] / 1e9:.1f} GB of memory, "
-        f"{d['cache_bytes'] / 1e6:.0f} MB of cache, {d['system']}"
+        f"{d['memory_bytes'] / 1e9:.1f} GB of memory, {d['cache_bytes'] / 1e6:.0f} MB of cache, "
+        f"{d['system']}"
     ]
     for i, run in enumerate(recording.runs):
         versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())

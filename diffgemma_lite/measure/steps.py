@@ -47,8 +47,9 @@ PART = "part:"
 
 
 def dense_twin(config: Config) -> Config:
-    """The same model with one expert as wide as the k that a token visits: equal work for a token,
-    nothing to choose.
+    """The same model with one expert as wide as the k that a token visits.
+
+    Equal work for a token, nothing to choose.
     """
     width = config.top_k_experts * config.moe_intermediate_size
     return replace(config, num_experts=1, top_k_experts=1, moe_intermediate_size=width)
@@ -57,8 +58,9 @@ def dense_twin(config: Config) -> Config:
 def random_model(
     config: Config, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> DiffusionGemma:
-    """Fresh weights, the same each time: speed does not depend on what they have learned, but
-    routing does (`distinct`).
+    """Fresh weights, the same each time.
+
+    Speed does not depend on what they have learned, but routing does (`distinct`).
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)

@@ -1,5 +1,6 @@
-"""The size of a checkpoint by arithmetic: bytes of each part as it is stored, the cache beside it,
-what fits where.
+"""The size of a checkpoint by arithmetic.
+
+Bytes of each part as it is stored, the cache beside it, what fits where.
 
 Against "25B at four bits is 12.6 GB": a four-bit weight is 4.5 bits with its block scale, and the
 public checkpoints leave attention, embedding and the vision part in bfloat16, so the total depends

@@ -29,8 +29,9 @@ def has_native_nvfp4(device: torch.device | str) -> bool:
 
 
 def tiled(block_scale: Tensor) -> Tensor:
-    """Block scales [rows, blocks] -> the flat order of the hardware: tiles of 128 x 4, in a tile
-    row r at (r % 32, r // 32).
+    """Block scales [rows, blocks] -> the flat order of the hardware.
+
+    Tiles of 128 x 4, in a tile row r at (r % 32, r // 32).
 
     Rows and blocks that fill up the last tiles are zero.
     """

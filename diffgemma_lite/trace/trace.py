@@ -212,7 +212,7 @@ def read_json(path: str | Path, form: str, version: int) -> dict:
 def pack(array: np.ndarray, dtype: str, unit: float | None = None) -> dict:
     """numpy -> {"shape", "dtype", "unit", "data"}.
 
-    Data is base64 of the deflated little-endian bytes.
+    The data is base64 of the deflated little-endian bytes.
     """
     values = array if unit is None else np.clip(np.rint(array / unit), 0, np.iinfo(dtype).max)
     raw = np.ascontiguousarray(values).astype(np.dtype(dtype).newbyteorder("<")).tobytes()

@@ -143,8 +143,8 @@ def attention_table(trace: Trace, row: int) -> str:
         which = f" of canvas {index + 1}" if many else ""
         parts.append(
             f"<details><summary>What each position{which} attends to most at step {last + 1}: "
-            "prompt (p) or canvas (c), "
-            "position, weight (mean over heads)</summary><table><tr><th>position</th>"
+            "prompt (p) or canvas (c), position, weight (mean over heads)</summary>"
+            "<table><tr><th>position</th>"
             f"<th>canvas in</th>{head}</tr>"
             f"{rows}</table></details>"
         )

@@ -27,8 +27,9 @@ MOST = 1024  # positions of one view
 
 @dataclass(frozen=True)
 class NoisePath:
-    """One process over n noise levels: ids and marks (indices of MARKS) [n][C], changed share
-    observed and expected [n].
+    """One process over n noise levels.
+
+    Ids and marks (indices of MARKS) [n][C], changed share observed and expected [n].
     """
 
     name: str

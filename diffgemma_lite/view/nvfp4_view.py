@@ -1,5 +1,6 @@
-"""Blocks of sixteen weights on the number line of their codes: chosen from a heat map of errors, or
-under a growing outlier.
+"""Blocks of sixteen weights on the number line of their codes.
+
+Chosen from a heat map of errors, or under a growing outlier.
 
 It shows what a BlockRecord says and computes nothing. Like the player it is a progressive output:
 the static part below is complete by itself, then nvfp4.js takes its place. Walked through in

@@ -38,8 +38,8 @@ def race_view(record: RaceRecord, *, title: str | None = None, note: str = "") -
     if len(html_text.encode()) > LIMIT:
         size = len(html_text.encode())
         raise ValueError(
-            f"record: makes {size:,} bytes, an output "
-            f"takes at most {LIMIT:,}; race a shorter answer"
+            f"record: makes {size:,} bytes, an output takes at most {LIMIT:,}; "
+            "race a shorter answer"
         )
     seconds = " against ".join(f"{lane.total_seconds:.3g} s {lane.name}" for lane in record.lanes)
     return OutputView(html_text, f"<{title}: {seconds}>")
@@ -167,13 +167,14 @@ def _totals(lane: Lane) -> list[str]:
 
 
 def static_part(record: RaceRecord, title: str, note: str) -> str:
-    """The complete view without a script: totals, the lanes at five moments, every event in
-    numbers.
+    """The complete view without a script.
+
+    Totals, the lanes at five moments, every event in numbers.
     """
     longest = max(lane.total_seconds for lane in record.lanes)
     words = (
-        f"Tokens kept (height) over {longest:.3g} s "
-        f"(across), first {record.autoregressive.name}, then {record.canvas.name}; "
+        f"Tokens kept (height) over {longest:.3g} s (across), "
+        f"first {record.autoregressive.name}, then {record.canvas.name}; "
     )
     words += "a tick below for every token or denoising step."
     image = base64.b64encode(picture(record)).decode("ascii")

@@ -123,8 +123,8 @@ class Roofline:
         one, many = (self.points[self.precisions[0], q, batch] for q in (1, canvas))
         return (
             f"<Roofline on {self.devices[0].name}, {self.precisions[0]}, batch {batch}, "
-            f"prefix {self.prefix}: one token "
-            f"{one.intensity:.3g} FLOPs a byte, canvas of {canvas} {many.intensity:.3g}>"
+            f"prefix {self.prefix}: one token {one.intensity:.3g} FLOPs a byte, "
+            f"canvas of {canvas} {many.intensity:.3g}>"
         )
 
     def __repr__(self) -> str:

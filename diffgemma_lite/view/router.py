@@ -111,8 +111,8 @@ def static_part(record: RoutingRecord, title: str, note: str) -> str:
     shown = kept_steps(layers, min(PICTURED, layers))
     names = ", ".join(str(n + 1) for n in shown)
     words = (
-        f"{record.num_experts} experts (down) by {size} positions "
-        f"(across), layers {names} one below the other: dark "
+        f"{record.num_experts} experts (down) by {size} positions (across), "
+        f"layers {names} one below the other: dark "
     )
     words += (
         "where the position goes to that expert, the darker the larger its weight. "

@@ -153,8 +153,8 @@ def static_part(trace: Trace, row: int, title: str) -> str:
     rows = [row_arrays(trace.canvases[i], row) for i in indices]
     image = base64.b64encode(picture(rows)).decode("ascii")
     words = (
-        "Entropy of every position (across) at every denoising step "
-        "(down): light is sure, dark is unsure; "
+        "Entropy of every position (across) at every denoising step (down): "
+        "light is sure, dark is unsure; "
     )
     words += "a dark tick under a position: accepted."
     parts, kept = [], len(trace.tokens[row])

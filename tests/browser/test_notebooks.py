@@ -1,8 +1,9 @@
 """Every notebook where a reader meets it: six gates, on those that exist and on a specimen.
 
-1 opened untrusted in JupyterLab: tables and pictures, no "Error displaying widget"; 2 trusted and not run: players live;
-3 run: live widgets answer to keyboard and slider; 4 exported page from a file with the network off: players live;
-5 the same as slides; 6 in all of them no console error and no failed request.
+1 opened untrusted in JupyterLab: tables and pictures, no "Error displaying widget"; 2 trusted and
+not run: players live; 3 run: live widgets answer to keyboard and slider; 4 exported page from a
+file with the network off: players live; 5 the same as slides; 6 in all of them no console error and
+no failed request.
 
 That each cell runs is what nbval finds. So gate 3 runs a notebook only as far as there is something
 a browser must draw, and not at all where there is nothing (`drawn`).

@@ -115,8 +115,7 @@ def test_it_plays_in_the_recorded_time(open_page, race_file, record):
     """
     page, longest = live(open_page(race_file)), max(lane.seconds[-1] for lane in record.lanes)
     page.get_by_label("Speed").select_option(label="1/32×")
-    # each frame's own time and what the slider shows; the first is not before the start of the
-    # replay
+    # each frame's own time and what the slider shows; the first is not before the replay
     watch = """async () => { const root =
       document.querySelector('[data-live]').lastElementChild.shadowRoot, seen = [];
       const range = root.querySelector('input[type=range]'),

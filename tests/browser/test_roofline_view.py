@@ -1,5 +1,6 @@
-"""The roofline in a real browser, from a file with the network off: tables first, then a view that
-the keyboard works.
+"""The roofline in a real browser, from a file with the network off.
+
+Tables first, then a view that the keyboard works.
 """
 
 from __future__ import annotations

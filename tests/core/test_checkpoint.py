@@ -56,8 +56,9 @@ def logits(model) -> torch.Tensor:
 
 
 def published_names() -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name in the file -> (our name, shape), written down without the mapping under test: tiny,
-    layers 0 and 2 sliding.
+    """Name in the file -> (our name, shape), written down without the mapping under test.
+
+    Tiny, layers 0 and 2 sliding.
     """
     names = {
         "embed_tokens.weight": ("embed_tokens.weight", (V, 32)),

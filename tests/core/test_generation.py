@@ -517,8 +517,9 @@ def test_pinned_ids_never_change_in_any_step(model):
 
 
 def test_infill_leaves_the_stream_where_it_was(model):
-    """The draws are made all the same: noise for the whole first canvas, a token and noise for
-    every position and step.
+    """The draws are made all the same.
+
+    Noise for the whole first canvas, a token and noise for every position and step.
     """
     streams = []
     for given in (

@@ -12,8 +12,9 @@ from diffgemma_lite.noise import corrupt, euler_step, posterior, rand_rows, unif
 
 
 def within(successes: int, n: int, p: float, z: float = 4.0) -> bool:
-    """Inside a normal interval of a binomial: wrong once in 16,000 by chance, and the seed is
-    fixed.
+    """Inside a normal interval of a binomial.
+
+    Wrong once in 16,000 by chance, and the seed is fixed.
     """
     return abs(successes - n * p) <= z * math.sqrt(n * p * (1 - p)) + 0.5
 

@@ -131,8 +131,9 @@ def test_an_interrupt_checkpoints_where_it_stands(whole, tmp_path, monkeypatch, 
 
 
 def test_an_interrupt_inside_the_optimiser_saves_nothing_half_done(whole, tmp_path, monkeypatch):
-    """Some weights moved, others not: such a state is no step of the run, so the checkpoint before
-    it is kept.
+    """Some weights moved, others not.
+
+    Such a state is no step of the run, so the checkpoint before it is kept.
     """
     step, calls = torch.optim.AdamW.step, []
 

@@ -275,8 +275,9 @@ def test_skew_is_fitted_to_the_published_84():
 
 
 def test_a_trained_router_touches_fewer_experts_than_the_formula_says():
-    """The shipped model on a text of its own corpus: nearly all 16 by the formula, measured far
-    fewer.
+    """The shipped model on a text of its own corpus.
+
+    Nearly all 16 by the formula, measured far fewer.
     """
     folder = Path(__file__).resolve().parents[2] / "assets" / "checkpoints" / "python-small"
     model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)

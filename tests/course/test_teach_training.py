@@ -1,5 +1,6 @@
-"""Notebook 06's little language, and the pictures it draws: right is right, held out is held out,
-the mask leaks nothing.
+"""Notebook 06's little language, and the pictures it draws.
+
+Right is right, held out is held out, the mask leaks nothing.
 """
 
 import math

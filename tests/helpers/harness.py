@@ -1,5 +1,6 @@
-"""What the browser tests stand on: where the browser is, what it complained about, and a JupyterLab
-to point it at.
+"""What the browser tests stand on.
+
+Where the browser is, what it complained about, and a JupyterLab to point it at.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ RUN_FIRST = """const notebook = window.jupyterapp.shell.currentWidget.content;
   notebook.activeCellIndex = n;
   window.ran = '';
   const which = n < notebook.widgets.length ? 'run-all-above' : 'run-all-cells';
-  window.jupyterapp.commands.execute('notebook:' + which).then(() => window.ran = 'done');"""
+  window.jupyterapp.commands.execute('notebook:' + which)
+    .then(() => window.ran = 'done');"""
 # one for each cell that ended in an error or did not run
-ERRORS = """n => window.jupyterapp.shell.currentWidget.content.widgets.slice(0, n).flatMap((cell) => {
+ERRORS = """n => window.jupyterapp.shell.currentWidget.content.widgets.slice(0, n)
+.flatMap((cell) => {
   const { sharedModel, executionCount, type } = cell.model;
   if (type !== 'code' || !sharedModel.source.trim()) return [];
   if (!executionCount) return ['NotRun: ' + sharedModel.source];
@@ -60,8 +63,11 @@ ERRORS = """n => window.jupyterapp.shell.currentWidget.content.widgets.slice(0, 
     .map((o) => `${o.ename}: ${o.evalue}`);
 })"""
 # a kernel that dies leaves a run waiting for ever
-WATCH_KERNEL = """window.jupyterapp.shell.currentWidget.sessionContext.statusChanged.connect((_, status) => {
-  if (['dead', 'autorestarting', 'restarting', 'terminating'].includes(status) && !window.ran) window.ran = status; });"""
+WATCH_KERNEL = """
+const context = window.jupyterapp.shell.currentWidget.sessionContext;
+context.statusChanged.connect((_, status) => {
+  const over = ['dead', 'autorestarting', 'restarting', 'terminating'].includes(status);
+  if (over && !window.ran) window.ran = status; });"""
 
 
 COUNT_COLOURS = """async (data) => {

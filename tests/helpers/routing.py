@@ -1,5 +1,6 @@
-"""The reference's choice of experts: recorded, and forced on ours where sums are taken in another
-order.
+"""The reference's choice of experts.
+
+Recorded, and forced on ours where sums are taken in another order.
 
 Two experts that score the same to five digits are chosen between by rounding, and the other choice
 looks like a large bug.

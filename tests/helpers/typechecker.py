@@ -1,5 +1,6 @@
-"""The type checker conftest.py hands to jaxtyping: beartype, with the usual rule that an int may
-stand for a float.
+"""The type checker conftest.py hands to jaxtyping.
+
+Beartype, with the usual rule that an int may stand for a float.
 """
 
 from beartype import BeartypeConf, beartype

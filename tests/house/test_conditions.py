@@ -1,5 +1,6 @@
-"""The conditions conftest.py promises hold: shapes are checked, the threads are two, a callback's
-exception is not lost.
+"""The conditions conftest.py promises hold.
+
+Shapes are checked, the threads are two, a callback's exception is not lost.
 """
 
 from __future__ import annotations

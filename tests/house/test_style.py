@@ -1,6 +1,4 @@
-"""Lines, imports, unused names and formatting are held by ruff, arrows by import-linter.
-
-The rules of both are in pyproject.toml.
+"""Lines, imports, unused names and formatting: held by ruff, by the rules of pyproject.toml.
 
 `python -m ruff check --fix` and `python -m ruff format` mend most of what these tests say.
 """
@@ -35,6 +33,7 @@ def test_ruff_finds_nothing(what):
     [
         ("check", f'said = "{"long " * 20}"', "E501"),
         ("check", "import os", "F401"),
+        ("check", "print(nowhere)", "F821"),
         ("format", "said = 'single'", '+said = "single"'),
     ],
 )

@@ -47,8 +47,9 @@ def test_with_one_position_any_number_of_steps_is_exact(steps):
 
 @pytest.mark.parametrize("steps, draws", [(1, 1), (8, 3), (40, 4)])
 def test_what_is_drawn_agrees_with_what_is_enumerated(steps, draws):
-    """The estimate is unbiased, also when draws does not divide steps: within four standard errors
-    of the exact bound.
+    """The estimate is unbiased, also when draws does not divide steps.
+
+    Within four standard errors of the exact bound.
     """
     found, _ = bound(
         world_denoiser(WORLD),

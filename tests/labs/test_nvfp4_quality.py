@@ -1,5 +1,6 @@
-"""The table of quality by part: paired with the float model, and the scores are those of the
-evaluation elsewhere.
+"""The table of quality by part.
+
+Paired with the float model, and the scores are those of the evaluation elsewhere.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Sudokus solved by a rounded model: paired with the float one, and the float one's score is that
-of the evaluation.
+"""Sudokus solved by a rounded model.
+
+Paired with the float one, and the float one's score is that of the evaluation.
 """
 
 from __future__ import annotations

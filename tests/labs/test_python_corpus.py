@@ -191,8 +191,8 @@ def test_the_split_is_fixed_and_by_family():
 def test_the_same_in_another_process(root):
     code = (
         "import sys, hashlib; from diffgemma_lite.labs.python_text.data import *; "
-        "print(hashlib.sha256(repr([load_corpus(s, "
-        "root=sys.argv[1]) for s in SPLITS]).encode()).hexdigest())"
+        "print(hashlib.sha256(repr("
+        "[load_corpus(s, root=sys.argv[1]) for s in SPLITS]).encode()).hexdigest())"
     )
     there = subprocess.run(
         [sys.executable, "-c", code, str(root)],

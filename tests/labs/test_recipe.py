@@ -1,5 +1,6 @@
-"""The documented path of a shipped model, on a tiny one: train, finish (evaluate, save, card),
-reload, generate.
+"""The documented path of a shipped model, on a tiny one.
+
+Train, finish (evaluate, save, card), reload, generate.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Recipes that cannot be meant, and commands without what they need: refused by name, before any
-work is done.
+"""Recipes that cannot be meant, and commands without what they need.
+
+Refused by name, before any work is done.
 """
 
 import json

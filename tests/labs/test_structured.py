@@ -1,5 +1,6 @@
-"""Scores of structured records and planted tokens: exact where the decoder knows all, honest where
-it knows nothing.
+"""Scores of structured records and planted tokens.
+
+Exact where the decoder knows all, honest where it knows nothing.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Fine-tuning the Python model on Sudoku: another numbering is the same model, points resume, words
-come from numbers.
+"""Fine-tuning the Python model on Sudoku.
+
+Another numbering is the same model, points resume, words come from numbers.
 """
 
 from __future__ import annotations

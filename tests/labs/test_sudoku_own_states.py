@@ -172,8 +172,11 @@ def test_a_run_in_another_disguise_is_the_same_run(n):
         return torch.where((ids >= FIRST) & (ids < layout.names), (ids - FIRST) % n, -1)
 
     def told(state, run):
-        """What no disguise changes, cell by cell: clue or not, what kind of token stands there, how
-        strongly its digit and the right one are believed, and all beliefs without their names."""
+        """What no disguise changes, cell by cell.
+
+        Clue or not, what kind of token stands there, how strongly its digit and the right one are
+        believed, and all beliefs without their names.
+        """
         clean, canvas, belief = state["clean"][run], state["canvas"][run], state["belief"][run]
         rows = []
         for p, c, k, b in zip(state["pinned"][run], clean, canvas, belief, strict=True):

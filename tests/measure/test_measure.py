@@ -284,9 +284,8 @@ def test_a_recording_is_shown_from_its_file_alone(tmp_path, capsys, monkeypatch)
     assert main(["record", "--out", str(out), "--device", "cpu", "--seconds", "0", *chosen]) == 0
     command = Recording.load(out).runs[0]["command"]
     assert command == (
-        "python -m diffgemma_lite.measure record --out assets/recordings/toy.json --device cpu "
-        "--seconds 0.0 "
-        "--section bandwidth --section peak --section steps"
+        "python -m diffgemma_lite.measure record --out assets/recordings/toy.json "
+        "--device cpu --seconds 0.0 --section bandwidth --section peak --section steps"
     )
     capsys.readouterr()
 

@@ -1,5 +1,6 @@
-"""A race record is two runs of the same weights: their tokens, their passes, their bytes, and a
-clock that is only read.
+"""A race record is two runs of the same weights.
+
+Their tokens, their passes, their bytes, and a clock that is only read.
 """
 
 import itertools

@@ -35,15 +35,21 @@ def good():
     """A notebook as `run` leaves it, with every kind of output that is welcome."""
     table = "<table><tr><td>see https://example.org</td></tr></table>"
     data = "<script type='application/json'>[\"https://example.org\"]</script>"
-    script = "<script>// draws\nconst ns = 'http://www.w3.org/2000/svg'</script><a href='#top'>up</a>"
+    script = (
+        "<script>// draws\nconst ns = 'http://www.w3.org/2000/svg'</script><a href='#top'>up</a>"
+    )
     two = new_output("execute_result", {"text/plain": "2"}, execution_count=1)
     error = new_output("error", ename="E", evalue="e", traceback=["e"])
     cells = [
         new_markdown_cell("# A title\n\n[a link](https://example.org)"),
         new_code_cell("1 + 1", execution_count=1, outputs=[two]),
-        new_code_cell("show()", execution_count=2, outputs=[page(table + data + script), page("and/or")]),
+        new_code_cell(
+            "show()", execution_count=2, outputs=[page(table + data + script), page("and/or")]
+        ),
         new_code_cell("steps()", execution_count=3, outputs=[printed("100%|####| 3/3\n")]),
-        new_code_cell("raise", execution_count=4, metadata={"tags": ["raises-exception"]}, outputs=[error]),
+        new_code_cell(
+            "raise", execution_count=4, metadata={"tags": ["raises-exception"]}, outputs=[error]
+        ),
         new_code_cell(""),
         new_markdown_cell("the same"),
         new_markdown_cell("the same"),
@@ -66,31 +72,46 @@ def set_count(cell, count):
 
 BAD = {
     "widget state": (lambda n: n.metadata.update(widgets={"state": {}}), "metadata.widgets"),
-    "another kernel": (lambda n: n.metadata.kernelspec.update(name="conda-env"), "common kernelspec"),
-    "version of Python": (lambda n: n.metadata.language_info.update(version="3.11.7"), "common kernelspec"),
+    "another kernel": (lambda n: n.metadata.kernelspec.update(name="conda-env"),
+                       "common kernelspec"),
+    "version of Python": (lambda n: n.metadata.language_info.update(version="3.11.7"),
+                          "common kernelspec"),
     "metadata of a tool": (lambda n: n.metadata.update(vscode={}), "common kernelspec"),
-    "cell timing": (lambda n: n.cells[1].metadata.update(execution={}), "metadata 'execution' was left by a tool"),
-    "random id": (lambda n: n.cells[0].update(id="3f2a9c1e"), "id '3f2a9c1e' does not follow from its source"),
-    "source changed": (lambda n: n.cells[1].update(source="1 + 2"), "does not follow from its source"),
+    "cell timing": (lambda n: n.cells[1].metadata.update(execution={}),
+                    "metadata 'execution' was left by a tool"),
+    "random id": (lambda n: n.cells[0].update(id="3f2a9c1e"),
+                  "id '3f2a9c1e' does not follow from its source"),
+    "source changed": (lambda n: n.cells[1].update(source="1 + 2"),
+                       "does not follow from its source"),
     "not run": (set_count(2, None), "execution count is None, not 2"),
     "run twice": (set_count(3, 7), "execution count is 7, not 3"),
-    "run out of order": (lambda n: (set_count(1, 2)(n), set_count(2, 1)(n)), "execution count is 2, not 1"),
-    "error": (put(new_output("error", ename="KeyError", evalue="x", traceback=[])), "output is an error: KeyError: x"),
+    "run out of order": (lambda n: (set_count(1, 2)(n), set_count(2, 1)(n)),
+                         "execution count is 2, not 1"),
+    "error": (put(new_output("error", ename="KeyError", evalue="x", traceback=[])),
+              "output is an error: KeyError: x"),
     "widget view": (put(page("<b>b</b>") | {"data": {WIDGET: {"model_id": "0"}}}), "widget view"),
-    "figure without a picture": (put(page({"data": [], "layout": {}}, PLOTLY)), "figure without a picture"),
+    "figure without a picture": (put(page({"data": [], "layout": {}}, PLOTLY)),
+                                 "figure without a picture"),
     "too large": (put(page("x" * MAX_OUTPUT)), "bytes; 300,000 are allowed"),
-    "script of a network": (put(page('<script src="https://cdn.example/x.js"></script>')), "external address"),
-    "script without a scheme": (put(page('<script src="//cdn.example/x.js"></script>')), "external address"),
-    "import in a script": (put(page("<script>import x from 'https://esm.example/x'</script>")), "external address"),
-    "picture in a style": (put(page("<style>p { background: url(//cdn.example/x.png) }</style>")), "external address"),
-    "javascript": (put(page("fetch('http://example.org')", "application/javascript")), "javascript output names"),
-    "picture in an svg": (put(page("<image href='https://example.org/x.png'/>", "image/svg+xml")), "svg+xml output names"),
+    "script of a network": (put(page('<script src="https://cdn.example/x.js"></script>')),
+                            "external address"),
+    "script without a scheme": (put(page('<script src="//cdn.example/x.js"></script>')),
+                                "external address"),
+    "import in a script": (put(page("<script>import x from 'https://esm.example/x'</script>")),
+                           "external address"),
+    "picture in a style": (put(page("<style>p { background: url(//cdn.example/x.png) }</style>")),
+                           "external address"),
+    "javascript": (put(page("fetch('http://example.org')", "application/javascript")),
+                   "javascript output names"),
+    "picture in an svg": (put(page("<image href='https://example.org/x.png'/>", "image/svg+xml")),
+                          "svg+xml output names"),
     "home in a print": (put(printed(f"read {HOME}/x/model\n")), MACHINE),
     "home alone in a print": (put(printed(f"cwd: {HOME}\n")), MACHINE),
     "folder in a table": (put(page("<td>" + "/" + "work/main</td>")), MACHINE),
     "temporary folder in data": (put(page({"at": "/" + "tmp/x"}, "application/json")), MACHINE),
     "folder of Windows": (put(printed("C:\\Users\\me\\x\n")), MACHINE),
-    "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")), "every state of a progress bar"),
+    "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")),
+                                 "every state of a progress bar"),
 }  # fmt: skip
 
 

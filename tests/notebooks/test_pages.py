@@ -80,7 +80,11 @@ def test_what_is_folded_stays_folded(tmp_path):
 def test_no_fold_of_the_course_is_empty(path):
     from nbconvert.filters import markdown2html
 
-    prose = [cell.source for cell in nbformat.read(str(path), as_version=4).cells if cell.cell_type == "markdown"]
+    prose = [
+        cell.source
+        for cell in nbformat.read(str(path), as_version=4).cells
+        if cell.cell_type == "markdown"
+    ]
     for source in (text for text in prose if "<details" in text):
         folds = Folds(markdown2html(with_pictures(source, path.parent))).inside
         assert len(folds) == source.count("<details")
@@ -91,9 +95,19 @@ def test_pictures_of_the_prose_are_in_the_page(tmp_path):
     png = (ROOT / "assets" / "figures" / "player_light.png").read_bytes()
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "a.png").write_bytes(png)
-    named = '![words](figures/a.png)\n\n<img alt="more" src="figures/a.png" width="30">\n\n`![code](figures/none.png)`'
+    named = (
+        '![words](figures/a.png)\n\n<img alt="more" src="figures/a.png" width="30">\n\n'
+        "`![code](figures/none.png)`"
+    )
     page = exported(tmp_path, named)
     data = base64.b64encode(png).decode()
-    assert page.count(f'src="data:image/png;base64,{data}"') == 2 and 'alt="words"' in page and 'width="30"' in page
-    kept = "![x](https://example.org/a.png) <img src='data:image/png;base64,AA=='> ![no](none.png) [a](figures/a.png)"
+    assert (
+        page.count(f'src="data:image/png;base64,{data}"') == 2
+        and 'alt="words"' in page
+        and 'width="30"' in page
+    )
+    kept = (
+        "![x](https://example.org/a.png) <img src='data:image/png;base64,AA=='> ![no](none.png) "
+        "[a](figures/a.png)"
+    )
     assert with_pictures(kept, tmp_path) == kept

@@ -1,5 +1,6 @@
-"""Folders written by one and read by the other: same names, same logits, same tokens, one copy of
-the weights.
+"""Folders written by one and read by the other.
+
+Same names, same logits, same tokens, one copy of the weights.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ def assert_same_model(reference: nn.Module, model: DiffusionGemma) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES_HERE)
 def test_each_tensor_lands_where_its_name_says(tmp_path: Path, shape: str) -> None:
-    """Every tensor its own constant: ours under each name equal the reference's under that name, on
-    both sides.
+    """Every tensor its own constant.
+
+    Ours under each name equal the reference's under that name, on both sides.
     """
     reference = build(shape, fill="constants")
     model = ours(reference, tmp_path)

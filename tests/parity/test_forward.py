@@ -1,5 +1,6 @@
-"""Encoder and decoder against Transformers: equal to the last bit with the same kernels, 3e-5
-relative with others.
+"""Encoder and decoder against Transformers.
+
+Equal to the last bit with the same kernels, 3e-5 relative with others.
 """
 
 from __future__ import annotations

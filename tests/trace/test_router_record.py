@@ -1,5 +1,6 @@
-"""A routing record is what the router did: recomputed from its weights, counted by loops, kept by a
-file.
+"""A routing record is what the router did.
+
+Recomputed from its weights, counted by loops, kept by a file.
 """
 
 import json

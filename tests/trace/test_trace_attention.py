@@ -1,5 +1,6 @@
-"""What a trace says about attention is what the pass did: recomputed from `observe`, and from
-nothing when not asked for.
+"""What a trace says about attention is what the pass did.
+
+Recomputed from `observe`, and from nothing when not asked for.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""The race view outside a browser: complete without script, equal for equal records, under its
-size.
+"""The race view outside a browser.
+
+Complete without script, equal for equal records, under its size.
 """
 
 import html

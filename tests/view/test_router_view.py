@@ -1,5 +1,6 @@
-"""The router view outside a browser: under its size, equal for equal records, complete without
-script.
+"""The router view outside a browser.
+
+Under its size, equal for equal records, complete without script.
 """
 
 import json

@@ -60,9 +60,8 @@ def words(scores: dict, few_steps: int | None = None) -> list[str]:
                 f"{percent(taught['right'])} right at {taught['steps']:.2f} steps."
             )
         said.append(
-            f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: the goal, "
-            "2.5 times at no loss, "
-            f"is {goal}."
+            f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: "
+            f"the goal, 2.5 times at no loss, is {goal}."
         )
         good = [
             row
@@ -71,8 +70,7 @@ def words(scores: dict, few_steps: int | None = None) -> list[str]:
         ]
         said.append(
             f"What took {last['before']['steps']:.2f} steps before is reached or passed "
-            "at a limit of "
-            f"{good[0]['limit']} after it ({percent(good[0]['right'])}), "
+            f"at a limit of {good[0]['limit']} after it ({percent(good[0]['right'])}), "
             f"{last['before']['steps'] / good[0]['steps']:.2f} times fewer."
             if good
             else "The accuracy from before is reached at none of the limits."
@@ -86,9 +84,9 @@ def words(scores: dict, few_steps: int | None = None) -> list[str]:
     if "without the reward" in last:
         change = last["without the reward"]["right"]["share"] - last["after"]["right"]["share"]
         said.append(
-            f"The reward left out: accuracy differs by {change:+.1%} from the run with "
-            "it, steps are "
-            f"{last['without the reward']['steps']:.2f} instead of {last['after']['steps']:.2f}."
+            f"The reward left out: accuracy differs by {change:+.1%} from the run with it, "
+            f"steps are {last['without the reward']['steps']:.2f} "
+            f"instead of {last['after']['steps']:.2f}."
         )
     return said
 

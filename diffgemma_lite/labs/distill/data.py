@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...checks import read_object
 from ...model import DiffusionGemma
+from ...tokenizer import Tokenizer, encode_prompt
 from ..evaluate import evenly, left_padded
 from ..python_text.data import load_corpus
 from ..python_text.evaluate import parses
@@ -21,7 +22,6 @@ from ..sudoku.data import Puzzle, violations
 from ..sudoku.splits import puzzles
 from ..sudoku.task import Layout, only_digits
 from ..sudoku.train import read_recipe as read_sudoku
-from ..tokenizer import Tokenizer, encode_prompt
 
 NEEDED = ("task", "base", "questions", "tests", "limits", "distil")
 OPTIONAL = (

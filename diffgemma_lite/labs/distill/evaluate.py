@@ -12,10 +12,10 @@ import torch
 
 from ...model import DiffusionGemma
 from ...sampler import SamplerConfig
+from ...tokenizer import Tokenizer
 from ..records.data import FAMILIES, records
 from ..records.scores import denoise_records, score_records
 from ..scores import share
-from ..tokenizer import Tokenizer
 from .data import Questions, questions, read_recipe
 from .teacher import answers
 

@@ -1,5 +1,6 @@
-"""What four bits cost in quality: losses, agreement and steps of a model with parts of it rounded,
-against float.
+"""What four bits cost in quality.
+
+Losses, agreement and steps of a model with parts of it rounded, against float.
 
 Against a score per model: every number is paired. The rounded model sees the same noise, the same
 canvases and the same seeds as the float one, so that a difference has a much narrower interval than
@@ -137,8 +138,9 @@ def quality(
     done: Sequence[dict[str, Any]] = (),
     save: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """One row for the float model and one a case: means with 95% intervals, changes paired with the
-    float model.
+    """One row for the float model and one a case.
+
+    Means with 95% intervals, changes paired with the float model.
 
     examples: held-out ones. prompts: of the canvases whose steps are counted. calibration: examples
     whose largest inputs give the input scales. exact(model) -> [n] zeros and ones, such as solved

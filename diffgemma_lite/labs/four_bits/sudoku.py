@@ -43,8 +43,9 @@ def solving(
     *,
     cases: Sequence[Case] = WEIGHTS_ONLY,
 ) -> list[dict[str, Any]]:
-    """One row for the float model and one a case: means with 95% intervals over the puzzles, and
-    paired changes.
+    """One row for the float model and one a case.
+
+    Means with 95% intervals over the puzzles, and paired changes.
 
     exact: all cells right; steps: denoising steps of a puzzle; agreement: share of a puzzle's empty
     cells where the answer is the float model's, right or wrong. Errors: ValueError for no puzzles,

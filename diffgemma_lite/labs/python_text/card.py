@@ -16,7 +16,6 @@ from ..card import (
     size_of,
     stage_line,
     start_of_training,
-    table,
     where_trained,
     write_readme,
 )
@@ -47,17 +46,24 @@ def _kind(kind: dict) -> list[str]:
 
 
 def text_section(text: dict, before: Sequence[dict] = ()) -> str:
-    """Holes, canvases and bits, as evaluate.py found them; `before` as its holes_of_stages found it."""
-    holes = table(
-        ("tokens", "n", "diffusion", "autoregressive", "difference"),
-        (
-            [
-                hole["size"],
-                hole["diffusion"]["n"],
-                *map(percent, (hole["diffusion"], hole["autoregressive"], hole["difference"])),
-            ]
-            for hole in text["infill"]
-        ),
+    """Holes, canvases and bits, as evaluate_text.py found them; `before` as recipe.holes_of_stages
+    found it.
+    """
+    holes = "\n".join(
+        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} "
+        f"| {percent(hole['autoregressive'])} | {percent(hole['difference'])} |"
+        for hole in text["infill"]
+    )
+    kinds = "\n".join(
+        f"| {name} | {percent(kind['parse'])} | {kind['empty']} | "
+        f"{percent(kind['parse_not_empty']) if 'parse_not_empty' in kind else '-'} | "
+        f"{kind['tokens']['mean']:.1f} "
+        + "".join(
+            f"| {percent(kind[key]) if key in kind else '-'} "
+            for key in ("same_token", "repeated_run")
+        )
+        + "|"
+        for name, kind in text["canvases"].items()
     )
     kinds = "\n".join(row(name, *_kind(kind)) for name, kind in text["canvases"].items())
     plan, bits = text["plan"], text["bits_per_token"]

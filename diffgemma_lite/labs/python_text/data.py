@@ -37,7 +37,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from diffgemma_lite.labs.splits import SPLITS, check_split
-from diffgemma_lite.labs.tokenizer import (
+from diffgemma_lite.tokenizer import (
     GAP,
     EncodedExample,
     Tokenizer,
@@ -405,8 +405,9 @@ def texts(split: str, plan: dict, held_out: int) -> list[Example]:
 
 
 def tokenizer_texts(root: str | Path | None = None) -> list[str]:
-    """What the tokenizer learns from: targets of the training split, and the prompts that show code
-    in full.
+    """What the tokenizer learns from.
+
+    Targets of the training split, and the prompts that show code in full.
     """
     examples = load_corpus("train", root=root)
     return [e.target for e in examples] + [e.prompt for e in examples if e.task in ("body", "doc")]

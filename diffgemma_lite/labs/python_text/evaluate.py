@@ -1,4 +1,4 @@
-"""What is a text model worth? Losses, canvases, and holes filled, bodies that parse, stutter and bits
+"""What is a text model worth? Losses, canvases, holes filled, bodies that parse, stutter and bits
 per token on held-out modules.
 
     python -m diffgemma_lite.labs evaluate python-small            # the weights that lie there

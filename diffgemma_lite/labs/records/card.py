@@ -77,8 +77,9 @@ def planted_table(planted: dict) -> str:
 
 
 def different_requests(scores: dict) -> str:
-    """How many different requests the scored records of each family have: sql, of two names, has
-    few.
+    """How many different requests the scored records of each family have.
+
+    Those of sql, of two names, are few.
     """
     counted = {}
     for family, found in scores["structured"]["families"].items():

@@ -1,5 +1,6 @@
-"""Structured records whose fields constrain each other, often the earlier by the later: four seeded
-families. Notebook 08.
+"""Structured records whose fields constrain each other, often the earlier by the later.
+
+Four seeded families. Notebook 08.
 
 How it differs from a text corpus: everything is generated, so a record is right or wrong, and
 template_checks.py says which constraint is broken. A request names what the record must hold; the
@@ -26,8 +27,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from ...tokenizer import Tokenizer, train_tokenizer
 from ..splits import check_split
-from ..tokenizer import Tokenizer, train_tokenizer
 
 HELD_OUT = 0.1  # share of the requests in validation, and again in test
 TASK = "record"  # the marker in front of every request

@@ -44,8 +44,9 @@ BATCH = 50
 
 @dataclass(frozen=True)
 class Written:
-    """What was written for some records: ids [C] of each, with its end token and fill, and the
-    passes each one took.
+    """What was written for some records.
+
+    Ids [C] of each, with its end token and fill, and the passes each one took.
     """
 
     rows: list[Tensor]

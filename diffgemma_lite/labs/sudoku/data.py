@@ -159,8 +159,9 @@ def full_grid(rng: random.Random, n: int = 9) -> Grid:
 
 
 def dig(solution: Sequence[int], rng: random.Random, givens: int = 0) -> Grid:
-    """Clues of a puzzle with this as its only solution: cells are emptied in random order while it
-    stays the only one.
+    """Clues of a puzzle with this as its only solution.
+
+    Cells are emptied in random order while it stays the only one.
 
     Stops at `givens` clues; 0: only where no more can be emptied. May end with more than asked for.
     """

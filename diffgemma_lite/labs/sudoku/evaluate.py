@@ -7,8 +7,8 @@ Whole puzzles right, cells right, broken rules, steps. Walked through in noteboo
 
 The sampler's settings stand in the recipe and were chosen on validation puzzles; the test puzzles
 come from the seed. Steps are counted by wrapping `model.decode` (`counting`), not
-taken from the sampler's own book-keeping; with several puzzles in a batch, a row's steps are those until it stopped, and the
-wrapper checks the longest of them.
+taken from the sampler's own book-keeping; with several puzzles in a batch, a row's steps are those
+until it stopped, and the wrapper checks the longest of them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ CURVE = (1, 2, 4, 8, 16, 32, 64)  # denoising steps
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a model wrote for P puzzles: digits [P, cells], denoising steps or tokens of each [P],
-    seconds in all.
+    """What a model wrote for P puzzles.
+
+    Digits [P, cells], denoising steps or tokens of each [P], seconds in all.
     """
 
     grids: np.ndarray

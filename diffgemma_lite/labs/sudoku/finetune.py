@@ -31,8 +31,8 @@ from ...checks import check_class, check_keys, from_object, read_object
 from ...lora import add_lora, load_lora, merge, save_lora
 from ...model import DiffusionGemma
 from ...sampler import SamplerConfig
+from ...tokenizer import BYTES, SPECIAL_TOKENS, Tokenizer
 from ..scores import begun_scores, percent, write_scores
-from ..tokenizer import BYTES, SPECIAL_TOKENS, Tokenizer
 from .batches import SudokuTraining, stack_puzzles
 from .data import Puzzle
 from .evaluate import attempt, score

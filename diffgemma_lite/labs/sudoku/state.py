@@ -1,5 +1,6 @@
-"""The checkpoint of a Sudoku training: weights, moments, step, log and, where there are any, the
-runs under way.
+"""The checkpoint of a Sudoku training.
+
+Weights, moments, step, log and, where there are any, the runs under way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a sampler writes in a toy world: exactly, by carrying the probability of every canvas from
-step to step; and by running the package's real step functions many times. The tests hold one
-against the other. Walked through in notebook 07.
+"""What a sampler writes in a toy world.
+
+Exactly, by carrying the probability of every canvas from step to step; and by running the package's
+real step functions many times. The tests hold one against the other. Walked through in notebook 07.
 
 Three processes: "entropy_bound" (the published sampler), "posterior" (the exact way back along the
 noise) and "masked" (absorbing-state decoding under the same bound). Letters as in toy/world.py, N
