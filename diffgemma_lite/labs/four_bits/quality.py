@@ -27,6 +27,7 @@ from ...model import DiffusionGemma
 from ...nvfp4.model import PARTS, calibrate, quantize_model, round_model
 from ...sampler import SamplerConfig
 from ..evaluate import mean_and_interval
+from ..recipe import Recipe
 
 SLICE = 32  # examples in one batch
 
@@ -197,7 +198,6 @@ def measure_folder(
     after each row.
     """
     from ...measure.provenance import describe, run_provenance
-    from ..recipe import Recipe
 
     device = torch.device("cpu")
     model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)
