@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from .. import DiffusionGemma, SamplerConfig, Trace, generate
+from .tokenizer import Tokenizer, encode_prompt
 
 PROMPT_HELP = (
     r"the text to go on from; every \n typed in it, a backslash and an n, becomes a new line, "
@@ -26,8 +27,6 @@ def record_trace(folder: str | Path, task: str, prompt: str, seed: int) -> Trace
     """Generate one canvas after the prompt, in float32 with the folder's own settings, and say in
     `meta` how it was made.
     """
-    from ..tokenizer import Tokenizer, encode_prompt
-
     model, tokenizer = (
         DiffusionGemma.from_pretrained(folder, dtype=torch.float32),
         Tokenizer.load(folder),

@@ -15,6 +15,7 @@ import torch
 from diffgemma_lite import DiffusionGemma, SamplerConfig, generate
 from diffgemma_lite.labs import __main__ as command
 from diffgemma_lite.labs import recipe as recipes
+from diffgemma_lite.labs import train as training
 from diffgemma_lite.labs.card import where_trained
 from diffgemma_lite.labs.evaluate import evaluate, mean_and_interval
 from diffgemma_lite.labs.python_text import data as python_corpus
@@ -108,7 +109,7 @@ def test_the_card_tells_the_machines_that_trained_not_the_one_that_finishes(
     for cores, steps in ((7, 2), (9, 4)):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         monkeypatch.setattr(
-            recipes,
+            training,
             "train",
             lambda *a, on_log, steps=steps, **more: train(
                 *a, on_log=lambda entry: on_log(entry) or entry["step"] == steps, **more

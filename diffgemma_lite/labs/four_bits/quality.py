@@ -30,6 +30,7 @@ from ...nvfp4.model import calibrate, quantize_model, round_model
 from ...parts import PARTS
 from ...sampler import SamplerConfig
 from ..evaluate import mean_and_interval
+from ..recipe import Recipe
 
 SLICE = 32  # examples in one batch
 
@@ -205,7 +206,6 @@ def measure_folder(
     Written after each row.
     """
     from ...measure.provenance import describe, run_provenance
-    from ..recipe import Recipe
 
     device = torch.device("cpu")
     model = DiffusionGemma.from_pretrained(folder, dtype=torch.float32)

@@ -37,7 +37,7 @@ def stages_of_holes(before: Sequence[dict]) -> str:
     return "".join(lines)
 
 
-def _kind(kind: dict) -> list[str]:
+def _kind(kind: dict) -> list:
     """The cells of one way of writing bodies."""
     optional = ("parse_not_empty", "same_token", "repeated_run")
     full, same, again = (percent(kind[key]) if key in kind else "-" for key in optional)
