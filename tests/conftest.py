@@ -1,4 +1,4 @@
-"""What every test runs under: shapes checked, two threads, and no exception lost in a widget
+"""What every test runs under: shapes checked, one thread, and no exception lost in a widget
 callback.
 
 Loaded before any test module, so the import hook is in place before anything imports
@@ -19,6 +19,7 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may need a network
 os.environ.setdefault("PYTHONHASHSEED", "0")  # inherited by the kernels
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so is this: two processes share the machine
 # Threads that spin long while they wait for each other cost 3 s a step of the tiny model where
 # something else takes a core; with this many turns it is 0.2 s, and 0.04 s as before where nothing
 # does. Read once, when torch is loaded.
@@ -29,7 +30,7 @@ _hook = jaxtyping.install_import_hook("diffgemma_lite", "typechecker.check")
 
 import torch  # noqa: E402
 
-THREADS = 2  # sums split over another number of threads differ in the last bit
+THREADS = 1  # one a process; sums split over another number of threads differ in the last bit
 
 
 def pytest_configure(config: pytest.Config) -> None:

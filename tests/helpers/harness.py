@@ -141,7 +141,7 @@ class Lab:
         # the package and the simulated traces, whatever the kernel's folder is
         python_path = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         self.env = os.environ | places | {"PYTHONPATH": os.pathsep.join(python_path)}
-        self.env |= {"OMP_NUM_THREADS": "2", "IPYTHONDIR": str(own / "ipython")}
+        self.env |= {"IPYTHONDIR": str(own / "ipython")}
         options = [
             f"--ServerApp.port={self.port}",
             "--ServerApp.port_retries=0",

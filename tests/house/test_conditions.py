@@ -1,6 +1,5 @@
-"""The conditions conftest.py promises hold.
-
-Shapes are checked, the threads are two, a callback's exception is not lost.
+"""The conditions conftest.py promises hold: shapes are checked, the thread is one, a callback's
+exception is not lost.
 """
 
 from __future__ import annotations
@@ -111,13 +110,13 @@ def test_every_module_of_the_package_came_through_the_hook():
     assert loaders and set(loaders.values()) == {"_JaxtypingLoader"}, loaders
 
 
-def test_two_threads():
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(1)  # the next test, below, finds two again
+def test_one_thread():
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(2)  # the next test, below, finds one again
 
 
-def test_two_threads_again():
-    assert torch.get_num_threads() == 2
+def test_one_thread_again():
+    assert torch.get_num_threads() == 1
 
 
 def test_an_exception_in_a_callback_fails_its_test(tmp_path):

@@ -196,6 +196,19 @@ def test_the_layout_in_contributing_names_every_part_of_the_package():
     ] == []
 
 
+def test_no_test_module_imports_another():
+    """What two of them share stands in tests/helpers."""
+    modules = sorted((ROOT / "tests").rglob("*.py"))
+    imported = {
+        (path.name, word)
+        for path in modules
+        for word in re.findall(
+            r"^\s*(?:from|import) (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
+    assert len(modules) > 50 and imported == set()
+
+
 def test_the_licence_is_apache_2():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert PROJECT["project"]["license"] == "Apache-2.0" and PROJECT["project"][

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 import transformers
 from reference import build, ours
 
@@ -14,19 +12,6 @@ from reference import build, ours
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_transformers() -> None:
     transformers.utils.logging.disable_progress_bar()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_fixed_threads: None) -> Iterator[None]:
-    """These models are so small that a second thread costs more than it brings.
-
-    Taken back at once: what the next file makes once for all its tests would else be computed on
-    another number of threads.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
