@@ -35,15 +35,21 @@ def good():
     """A notebook as `run` leaves it, with every kind of output that is welcome."""
     table = "<table><tr><td>see https://example.org</td></tr></table>"
     data = "<script type='application/json'>[\"https://example.org\"]</script>"
-    script = "<script>// draws\nconst ns = 'http://www.w3.org/2000/svg'</script><a href='#top'>up</a>"
+    script = (
+        "<script>// draws\nconst ns = 'http://www.w3.org/2000/svg'</script><a href='#top'>up</a>"
+    )
     two = new_output("execute_result", {"text/plain": "2"}, execution_count=1)
     error = new_output("error", ename="E", evalue="e", traceback=["e"])
     cells = [
         new_markdown_cell("# A title\n\n[a link](https://example.org)"),
         new_code_cell("1 + 1", execution_count=1, outputs=[two]),
-        new_code_cell("show()", execution_count=2, outputs=[page(table + data + script), page("and/or")]),
+        new_code_cell(
+            "show()", execution_count=2, outputs=[page(table + data + script), page("and/or")]
+        ),
         new_code_cell("steps()", execution_count=3, outputs=[printed("100%|####| 3/3\n")]),
-        new_code_cell("raise", execution_count=4, metadata={"tags": ["raises-exception"]}, outputs=[error]),
+        new_code_cell(
+            "raise", execution_count=4, metadata={"tags": ["raises-exception"]}, outputs=[error]
+        ),
         new_code_cell(""),
         new_markdown_cell("the same"),
         new_markdown_cell("the same"),
@@ -62,6 +68,11 @@ def put(output, cell=1):
 
 def set_count(cell, count):
     return lambda notebook: notebook.cells[cell].update(execution_count=count)
+
+
+def set_source(cell, source):
+    """A change of a code cell's source, tidied: no other rule is broken."""
+    return lambda notebook: (notebook.cells[cell].update(source=source), tidy(notebook))
 
 
 BAD = {
@@ -90,6 +101,8 @@ BAD = {
     "folder in a table": (put(page("<td>" + "/" + "work/main</td>")), MACHINE),
     "temporary folder in data": (put(page({"at": "/" + "tmp/x"}, "application/json")), MACHINE),
     "folder of Windows": (put(printed("C:\\Users\\me\\x\n")), MACHINE),
+    "wide line": (set_source(1, "x = 1\ny = " + "1 + " * 22 + "1"), "line 2 is 93 columns wide; 88 are allowed"),
+    "long cell": (set_source(1, "\n".join(["1 + 1"] * 16)), "16 lines; 15 are allowed"),
     "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")), "every state of a progress bar"),
 }  # fmt: skip
 
