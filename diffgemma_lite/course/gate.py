@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 from .execute import CELL_METADATA, METADATA, WIDGET, cell_ids, is_text
 
 MAX_OUTPUT = 300_000  # bytes of JSON one output may take
+MAX_COLUMNS, MAX_LINES = 88, 15  # of a code cell: a laptop's width, and one idea
 PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
 MACHINE_PATH = re.compile(
     r"(?<![\w.~+/=-])/(?:home|root|Users|tmp|work|private|var/folders)(?:/|(?=['\"<\n]|$))|\b[A-Za-z]:\\+Users\\",
@@ -46,7 +47,7 @@ def faults(notebook: NotebookNode) -> list[str]:
         ]
         if cell.cell_type == "code":
             number += bool(cell.source.strip())
-            problems += code_faults(cell, number)
+            problems += code_faults(cell, number) + layout_faults(cell.source)
         first_line = (cell.source.strip().splitlines() or [""])[0][:40]
         found += [f"cell {place} ({first_line!r}): {problem}" for problem in problems]
     return found
@@ -66,6 +67,22 @@ def code_faults(cell: NotebookNode, number: int) -> list[str]:
         ):
             found.append(f"output is an error: {output.ename}: {output.evalue}")
         found += output_faults(output)
+    return found
+
+
+def layout_faults(source: str) -> list[str]:
+    """What does not fit the page of a reader: lines too wide, a cell too long."""
+    lines = source.splitlines()
+    found = [
+        f"line {place} is {len(line)} columns wide; {MAX_COLUMNS} are allowed: {line.strip()[:40]!r}"
+        for place, line in enumerate(lines, 1)
+        if len(line) > MAX_COLUMNS
+    ]
+    if len(lines) > MAX_LINES:
+        found.append(
+            f"{len(lines)} lines; {MAX_LINES} are allowed: cut it before line {MAX_LINES + 1},"
+            " or move what only draws to diffgemma_lite.course"
+        )
     return found
 
 

@@ -1,12 +1,16 @@
-"""A Sudoku board as a figure: clues, what was written, what is wrong. Used by notebook 09."""
+"""A Sudoku board as a figure: clues, what was written, what is wrong; and recorded training in few
+steps, by limit, stage and family. Used by notebook 09.
+"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 
+from ..labs.scores import percent
 from ..labs.sudoku.data import BOXES, side_of
-from .figures import Figure
+from .chart import chart
+from .figures import Figure, table
 
 _SIZE = "width:30px;height:26px;padding:0;text-align:center;font-size:15px"
 
@@ -62,3 +66,40 @@ def _cell(clue: int, written: int, right: int | None) -> tuple[str, str]:
         return "·", "·"
     wrong = right is not None and written != right
     return f"{written}{'✗' if wrong else ''}", f"{written}{'x' if wrong else ''}"
+
+
+def by_limit(scored: dict, stages: Sequence[str], title: str) -> Figure:
+    """Right answers against the steps allowed, a line for each stage that was recorded."""
+    lines = {
+        stage: [
+            tuple(row["right"][key] for key in ("share", "low", "high"))
+            for row in scored[stage]["curve"]
+        ]
+        for stage in stages
+        if stage in scored
+    }
+    allowed = [row["limit"] for row in scored["before"]["curve"]]
+    names = {"x_name": "denoising steps allowed", "y_name": "right"}
+    return chart(allowed, lines, digits=2, title=title, **names)
+
+
+def by_stage(scored: dict, stages: Sequence[str]) -> Figure:
+    """What each recorded stage reaches at the largest number of steps: right, steps, variety."""
+    rows = []
+    for stage in stages:
+        if stage in scored:
+            last, variety = scored[stage]["curve"][-1], scored[stage]["variety"]
+            varied = "–" if variety is None else f"{variety:.2f}"
+            rows.append((stage, percent(last["right"], 1), f"{last['steps']:.2f}", varied))
+    note = (
+        f"At most {scored['before']['curve'][-1]['limit']} steps, adaptive stop. Variety:"
+        " different answers among the right ones to one question."
+    )
+    return table(["stage", "right", "steps", "variety"], rows, note=note)
+
+
+def by_family(part: dict) -> Figure:
+    """The families of records, each with what was valid and the steps it took."""
+    rows = [(f, percent(x["valid"], 1), f"{x['passes']:.2f}") for f, x in part["found"].items()]
+    title = f"Recorded: {part['stage']}, at most {part['limit']} steps"
+    return table(["family", "valid", "steps"], rows, title=title)

@@ -70,6 +70,11 @@ def set_count(cell, count):
     return lambda notebook: notebook.cells[cell].update(execution_count=count)
 
 
+def set_source(cell, source):
+    """A change of a code cell's source, tidied: no other rule is broken."""
+    return lambda notebook: (notebook.cells[cell].update(source=source), tidy(notebook))
+
+
 BAD = {
     "widget state": (lambda n: n.metadata.update(widgets={"state": {}}), "metadata.widgets"),
     "another kernel": (lambda n: n.metadata.kernelspec.update(name="conda-env"),
@@ -110,8 +115,9 @@ BAD = {
     "folder in a table": (put(page("<td>" + "/" + "work/main</td>")), MACHINE),
     "temporary folder in data": (put(page({"at": "/" + "tmp/x"}, "application/json")), MACHINE),
     "folder of Windows": (put(printed("C:\\Users\\me\\x\n")), MACHINE),
-    "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")),
-                                 "every state of a progress bar"),
+    "wide line": (set_source(1, "x = 1\ny = " + "1 + " * 22 + "1"), "line 2 is 93 columns wide; 88 are allowed"),
+    "long cell": (set_source(1, "\n".join(["1 + 1"] * 16)), "16 lines; 15 are allowed"),
+    "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")), "every state of a progress bar"),
 }  # fmt: skip
 
 
