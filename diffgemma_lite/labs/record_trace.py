@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from .. import DiffusionGemma, SamplerConfig, Trace, generate
-from .tokenizer import Tokenizer, encode_prompt
+from ..tokenizer import Tokenizer, encode_prompt
 
 PROMPT_HELP = (
     r"the text to go on from; every \n typed in it, a backslash and an n, becomes a new line, "
