@@ -115,9 +115,11 @@ BAD = {
     "folder in a table": (put(page("<td>" + "/" + "work/main</td>")), MACHINE),
     "temporary folder in data": (put(page({"at": "/" + "tmp/x"}, "application/json")), MACHINE),
     "folder of Windows": (put(printed("C:\\Users\\me\\x\n")), MACHINE),
-    "wide line": (set_source(1, "x = 1\ny = " + "1 + " * 22 + "1"), "line 2 is 93 columns wide; 88 are allowed"),
+    "wide line": (set_source(1, "x = 1\ny = " + "1 + " * 22 + "1"),
+                  "line 2 is 93 columns wide; 88 are allowed"),
     "long cell": (set_source(1, "\n".join(["1 + 1"] * 16)), "16 lines; 15 are allowed"),
-    "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")), "every state of a progress bar"),
+    "states of a progress bar": (put(printed("\r 0%\r50%\r100%\n")),
+                                 "every state of a progress bar"),
 }  # fmt: skip
 
 

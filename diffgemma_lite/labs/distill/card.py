@@ -1,6 +1,5 @@
-"""The words and the card of a distillation, made from its scores alone.
-
-And whether its weights are worth keeping.
+"""The words and the card of a distillation, made from its scores alone; and whether its weights are
+worth keeping.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ STAGES = ("before", "after", "without the reward")
 
 
 def as_shipped(scores: dict, few_steps: int | None) -> dict:
-    """The row of the taught model at the limit it was taught for, if that was measured.
-
-    Else at the last limit.
+    """The row of the taught model at the limit it was taught for, if that was measured; else at the
+    last limit.
     """
     curve = scores["after"]["curve"]
     return next((row for row in curve if row["limit"] == few_steps), curve[-1])
@@ -38,14 +36,12 @@ def _more(stage: dict, row: dict) -> str:
 
 
 def words(scores: dict, few_steps: int | None = None) -> list[str]:
-    """What was found, in sentences made from the numbers alone. few_steps.
-
-    The limit it was taught for.
+    """What was found, in sentences made from the numbers alone. few_steps: the limit it was taught
+    for.
     """
     last = {stage: scores[stage]["curve"][-1] for stage in STAGES if stage in scores}
     said = [
-        f"{stage.capitalize()}: {percent(row['right'])} right at {row['steps']:.2f} steps "
-        f"(limit {row['limit']})"
+        f"{stage.capitalize()}: {percent(row['right'])} right at {row['steps']:.2f} steps (limit {row['limit']})"
         f"{_more(scores[stage], row)}."
         for stage, row in last.items()
     ]
@@ -56,12 +52,11 @@ def words(scores: dict, few_steps: int | None = None) -> list[str]:
         goal = "reached" if ratio >= 2.5 and change >= 0 else "not reached"
         if taught is not last["after"]:
             said.append(
-                f"Allowed the {few_steps} steps it was taught for: "
-                f"{percent(taught['right'])} right at {taught['steps']:.2f} steps."
+                f"Allowed the {few_steps} steps it was taught for: {percent(taught['right'])} right at {taught['steps']:.2f} steps."
             )
         said.append(
-            f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: "
-            f"the goal, 2.5 times at no loss, is {goal}."
+            f"Steps fall {ratio:.2f} times, accuracy changes by {change:+.1%}: the goal, 2.5 times at no loss, "
+            f"is {goal}."
         )
         good = [
             row
@@ -69,24 +64,22 @@ def words(scores: dict, few_steps: int | None = None) -> list[str]:
             if row["right"]["share"] >= last["before"]["right"]["share"]
         ]
         said.append(
-            f"What took {last['before']['steps']:.2f} steps before is reached or passed "
-            f"at a limit of {good[0]['limit']} after it ({percent(good[0]['right'])}), "
+            f"What took {last['before']['steps']:.2f} steps before is reached or passed at a limit of "
+            f"{good[0]['limit']} after it ({percent(good[0]['right'])}), "
             f"{last['before']['steps'] / good[0]['steps']:.2f} times fewer."
             if good
             else "The accuracy from before is reached at none of the limits."
         )
         first = {stage: scores[stage]["curve"][0] for stage in ("before", "after")}
         said.append(
-            f"With a limit of {first['after']['limit']}: "
-            f"{percent(first['before']['right'])} right before, "
+            f"With a limit of {first['after']['limit']}: {percent(first['before']['right'])} right before, "
             f"{percent(first['after']['right'])} after."
         )
     if "without the reward" in last:
         change = last["without the reward"]["right"]["share"] - last["after"]["right"]["share"]
         said.append(
-            f"The reward left out: accuracy differs by {change:+.1%} from the run with it, "
-            f"steps are {last['without the reward']['steps']:.2f} "
-            f"instead of {last['after']['steps']:.2f}."
+            f"The reward left out: accuracy differs by {change:+.1%} from the run with it, steps are "
+            f"{last['without the reward']['steps']:.2f} instead of {last['after']['steps']:.2f}."
         )
     return said
 

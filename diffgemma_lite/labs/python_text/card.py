@@ -16,6 +16,7 @@ from ..card import (
     size_of,
     stage_line,
     start_of_training,
+    table,
     where_trained,
     write_readme,
 )
@@ -31,8 +32,7 @@ def stages_of_holes(before: Sequence[dict]) -> str:
             f"{hole['size']}: {percent(hole['diffusion'])}" for hole in stage["infill"]
         )
         lines.append(
-            f"\nThe same holes after the {stage['steps']:,} steps of an earlier stage, "
-            f"by diffusion: {shares}.\n"
+            f"\nThe same holes after the {stage['steps']:,} steps of an earlier stage, by diffusion: {shares}.\n"
         )
     return "".join(lines)
 
@@ -46,24 +46,17 @@ def _kind(kind: dict) -> list:
 
 
 def text_section(text: dict, before: Sequence[dict] = ()) -> str:
-    """Holes, canvases and bits, as evaluate_text.py found them; `before` as recipe.holes_of_stages
-    found it.
-    """
-    holes = "\n".join(
-        f"| {hole['size']} | {hole['diffusion']['n']} | {percent(hole['diffusion'])} "
-        f"| {percent(hole['autoregressive'])} | {percent(hole['difference'])} |"
-        for hole in text["infill"]
-    )
-    kinds = "\n".join(
-        f"| {name} | {percent(kind['parse'])} | {kind['empty']} | "
-        f"{percent(kind['parse_not_empty']) if 'parse_not_empty' in kind else '-'} | "
-        f"{kind['tokens']['mean']:.1f} "
-        + "".join(
-            f"| {percent(kind[key]) if key in kind else '-'} "
-            for key in ("same_token", "repeated_run")
-        )
-        + "|"
-        for name, kind in text["canvases"].items()
+    """Holes, canvases and bits, as evaluate.py found them; `before` as its holes_of_stages found it."""
+    holes = table(
+        ("tokens", "n", "diffusion", "autoregressive", "difference"),
+        (
+            [
+                hole["size"],
+                hole["diffusion"]["n"],
+                *map(percent, (hole["diffusion"], hole["autoregressive"], hole["difference"])),
+            ]
+            for hole in text["infill"]
+        ),
     )
     kinds = "\n".join(row(name, *_kind(kind)) for name, kind in text["canvases"].items())
     plan, bits = text["plan"], text["bits_per_token"]
@@ -112,9 +105,8 @@ def model_card(
     *,
     flat_attention: bool = False,
 ) -> str:
-    """The card as text. scores["run"]: data and starts, as the training state holds them.
-
-    Scores["text"] may be absent.
+    """The card as text. scores["run"]: data and starts, as the training state holds them;
+    scores["text"] may be absent.
 
     before: (TrainConfig, log, name of its file) of each earlier stage of training, the latest
     first.

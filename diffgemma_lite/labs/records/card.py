@@ -1,6 +1,5 @@
-"""The card of a model of records.
-
-Its tables, the stages of its training, everything made from scores, recipe and log.
+"""The card of a model of records: its tables, the stages of its training, everything made from
+scores, recipe and log.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ def planted_table(planted: dict) -> str:
 
 
 def different_requests(scores: dict) -> str:
-    """How many different requests the scored records of each family have.
-
-    Those of sql, of two names, are few.
+    """How many different requests the scored records of each family have: sql, of two names, has
+    few.
     """
     counted = {}
     for family, found in scores["structured"]["families"].items():
@@ -102,8 +100,7 @@ def stages_before(it: Recipe) -> str:
     for stage, name in it.earlier_stages():
         last = read_log(it.path.parent / name)[-1]
         lines.append(
-            f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, "
-            "with other records: "
+            f"\n  Before that {last['step']:,} steps, {last['seconds'] / 60:.0f} minutes, with other records: "
             f"{shares_of(stage)}\n  (`{name}`)."
         )
     return "".join(lines)
