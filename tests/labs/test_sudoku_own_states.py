@@ -20,10 +20,10 @@ from diffgemma_lite.labs.sudoku.splits import minimal_puzzles
 from diffgemma_lite.labs.sudoku.state import STATE
 from diffgemma_lite.labs.sudoku.task import FIRST, Layout
 from diffgemma_lite.labs.sudoku.train import (
-    main,
     new_model,
     own_states_loss,
     stages_of,
+    train_run,
     train_sudoku,
 )
 from diffgemma_lite.sampler import Step, denoise_step
@@ -273,7 +273,7 @@ def test_a_later_stage_starts_from_the_earlier_ones_weights(tmp_path, capsys):
         "first": {"puzzles": 6, "train": train},
     }
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
-    main([str(tmp_path / "recipe.json"), str(tmp_path / "run")])
+    train_run(tmp_path / "recipe.json", tmp_path / "run")
     said = capsys.readouterr().out
     assert "6 puzzles" in said and "12 puzzles" in said
     from safetensors.torch import load_file
@@ -285,7 +285,7 @@ def test_a_later_stage_starts_from_the_earlier_ones_weights(tmp_path, capsys):
     )
     assert "own.belief" in late and "own.belief" not in early
     before = (tmp_path / "run" / "first" / STATE).read_bytes()
-    main([str(tmp_path / "recipe.json"), str(tmp_path / "run")])
+    train_run(tmp_path / "recipe.json", tmp_path / "run")
     assert (tmp_path / "run" / "first" / STATE).read_bytes() == before, (
         "what is done is not done again"
     )
