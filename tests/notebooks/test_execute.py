@@ -19,7 +19,7 @@ from diffgemma_lite.course.pages import export
 
 CELLS = [
     "import os, sys, tempfile, warnings\nimport anywidget, ipywidgets, traitlets\nfrom IPython.display import HTML, display",
-    "print(sys.executable, os.getcwd(), tempfile.gettempdir(), os.path.expanduser('~/x'), sep='\\n')",
+    "places = sys.executable, os.getcwd(), tempfile.gettempdir()\nprint(*places, os.path.expanduser('~/x'), sep='\\n')",
     "class Counter(anywidget.AnyWidget):\n    _esm = 'export default {}'\n    n = traitlets.Int().tag(sync=True)\nCounter()",
     "from tqdm.auto import tqdm as in_a_widget\nfrom tqdm import tqdm as on_a_line\n"
     "for i in in_a_widget(range(3)): pass\nfor i in on_a_line(range(3), desc='three'): pass",
