@@ -72,7 +72,8 @@ def layout_faults(source: str) -> list[str]:
     """What does not fit the page of a reader: lines too wide, a cell too long."""
     lines = source.splitlines()
     found = [
-        f"line {place} is {len(line)} columns wide; {MAX_COLUMNS} are allowed: {line.strip()[:40]!r}"
+        f"line {place} is {len(line)} columns wide; {MAX_COLUMNS} are allowed:"
+        f" {line.strip()[:40]!r}"
         for place, line in enumerate(lines, 1)
         if len(line) > MAX_COLUMNS
     ]
