@@ -52,7 +52,10 @@ def test_a_run_leaves_what_may_be_committed(ran):
     # the bar in a widget has no static twin
     assert [output.name for output in bars.outputs] == ["stderr"]
     assert re.fullmatch(r"three: 100%\S* *\|.*\| 3/3 .*\n", bars.outputs[0].text)
-    assert {output.name: output.text.splitlines()[0] for output in streams.outputs} == {"stdout": "a", "stderr": "b"}
+    assert {output.name: output.text.splitlines()[0] for output in streams.outputs} == {
+        "stdout": "a",
+        "stderr": "b",
+    }
     assert "cell.py" in streams.outputs[1].text or "cell.py" in streams.outputs[0].text
     assert "kept" in table.outputs[0].data["text/html"] and len(table.outputs) == 1
 
@@ -86,7 +89,9 @@ def test_check_says_what_is_wrong_and_changes_nothing(tmp_path, capsys):
 
 
 def test_a_widget_with_a_static_twin_keeps_the_twin():
-    output = nbformat.v4.new_output("display_data", {WIDGET: {"model_id": "0"}, "text/html": "<b>b</b>", "text/plain": "B"})
+    output = nbformat.v4.new_output(
+        "display_data", {WIDGET: {"model_id": "0"}, "text/html": "<b>b</b>", "text/plain": "B"}
+    )
     notebook = tidy(new_notebook(cells=[new_code_cell("b", outputs=[output])]))
     assert notebook.cells[0].outputs[0].data == {"text/html": "<b>b</b>", "text/plain": "B"}
 
@@ -110,7 +115,10 @@ def test_hide_paths_needs_a_whole_name(monkeypatch):
     for variable in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(variable, os.path.join(os.sep, "somewhere", "me"))
     home = str(Path.home())
-    assert hide_paths(f"{home}; {home}-other; {os.path.join(home, 'x')}; {home}.") == f"~; {home}-other; ~{os.sep}x; ~."
+    assert (
+        hide_paths(f"{home}; {home}-other; {os.path.join(home, 'x')}; {home}.")
+        == f"~; {home}-other; ~{os.sep}x; ~."
+    )
     assert sys.prefix not in hide_paths(f"at {sys.prefix}/lib, {sys.prefix}")
 
 
@@ -120,18 +128,24 @@ def test_find(tmp_path):
     assert [path.stem for path in find([], tmp_path)] == ["00_a", "01_b", "02_c"]
     assert [path.stem for path in find(["02", "00_a"], tmp_path)] == ["02_c", "00_a"]
     assert find([str(tmp_path / "01_b.ipynb")], tmp_path / "elsewhere") == [tmp_path / "01_b.ipynb"]
-    with pytest.raises(ValueError, match="'07' is no notebook; take a path or one of 00_a, 01_b, 02_c"):
+    with pytest.raises(
+        ValueError, match="'07' is no notebook; take a path or one of 00_a, 01_b, 02_c"
+    ):
         find(["07"], tmp_path)
 
 
 def test_pages_load_nothing_from_a_network(ran, tmp_path):
     page, index = export([ran], tmp_path / "site")
     text = page.read_text(encoding="utf-8")
-    assert not re.findall(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(?:https?:)?//""", text)
+    assert not re.findall(
+        r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(?:https?:)?//""", text
+    )
     assert not re.findall(r"""import\s[^;]*["']https?://""", text)
     assert 'href="01_next.html#x"' in text and "<td>kept</td>" in text
     assert '<a href="00_probe.html">Title &amp; more</a>' in index.read_text(encoding="utf-8")
 
 
 def test_pages_with_formulas_name_their_script(ran, tmp_path):
-    assert "mathjax" in export([ran], tmp_path / "site", formulas=True)[0].read_text(encoding="utf-8")
+    assert "mathjax" in export([ran], tmp_path / "site", formulas=True)[0].read_text(
+        encoding="utf-8"
+    )
