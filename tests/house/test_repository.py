@@ -153,7 +153,7 @@ def test_the_readme_lists_every_notebook_once_and_nothing_else():
         for cell in cells
         if "".join(cell["source"]).startswith("course = {")
     ]
-    questions = ast.literal_eval(course.removeprefix("course = ").split("\n}\n")[0] + "\n}")
+    questions = ast.literal_eval(course.removeprefix("course = ").split("\n}")[0] + "\n}")
     assert [question for _, question in rows[2:]] == [questions[stem] for stem in notebooks]
 
 

@@ -20,8 +20,8 @@ from diffgemma_lite.course.pages import export
 CELLS = [
     "import os, sys, tempfile, warnings\nimport anywidget, ipywidgets, traitlets\n"
     "from IPython.display import HTML, display",
-    "print(sys.executable, os.getcwd(), tempfile.gettempdir(), "
-    "os.path.expanduser('~/x'), sep='\\n')",
+    "places = sys.executable, os.getcwd(), tempfile.gettempdir()\n"
+    "print(*places, os.path.expanduser('~/x'), sep='\\n')",
     "class Counter(anywidget.AnyWidget):\n    _esm = 'export default {}'\n"
     "    n = traitlets.Int().tag(sync=True)\nCounter()",
     "from tqdm.auto import tqdm as in_a_widget\nfrom tqdm import tqdm as on_a_line\n"
