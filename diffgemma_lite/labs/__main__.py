@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
     if as_json:
         about = {"name": recipe.parent.resolve().name, "kind": kind}
         about |= {"seed": options.get("seed", 0), "n": options.get("n")}
-        print(json.dumps(about | {"scores": plain(found)}))
+        print(json.dumps(about | plain(found)))
     elif command == "evaluate":
         print("\n".join(in_words(found)))
 

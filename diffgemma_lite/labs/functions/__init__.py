@@ -1,0 +1,1 @@
+"""Functions that run: signature and docstring -> body, judged by execution."""
