@@ -43,12 +43,14 @@ SPECIMEN = [
     "player(simulate(48, 8, pinned=(2,), layers=2), title='Specimen')",
     "router_view(routed(), title='Specimen of routing')",
     "race_view(raced(), title='Specimen of a race')",
-    "noise_view(noise_record(list(range(24)), lambda i: f' w{i}', 32), title='Specimen of noise')",
+    "record = noise_record(list(range(24)), lambda i: f' w{i}', 32)\n"
+    "noise_view(record, title='Specimen of noise')",
     "from diffgemma_lite import Config\nfrom diffgemma_lite.view import roofline\n"
     "roofline(Config.preset('python_small'), canvases=(8, 64), batches=(1, 4), canvas=64)",
     "import torch\nfrom diffgemma_lite.view.nvfp4_record import block_map\n"
     "from diffgemma_lite.view.nvfp4_view import block_view\n"
-    "block_view(block_map(torch.randn(6, 32, generator=torch.Generator().manual_seed(0)), "
+    "weights = torch.randn(6, 32, generator=torch.Generator().manual_seed(0))\n"
+    "block_view(block_map(weights, "
     "'a weight'))",
     "import plotly.graph_objects as go\n"
     "go.Figure(go.Scatter(y=[1, 3, 2]), layout=dict(title='A bare figure'))",
@@ -60,7 +62,8 @@ SPECIMEN = [
     return simulate(32, settings["steps"], seed=settings["seed"])
 
 
-live_player(run, knobs={"prompt": "x", "seed": 3, "steps": 6}, trace=simulate(32, 4, seed=9))""",
+knobs = {"prompt": "x", "seed": 3, "steps": 6}
+live_player(run, knobs=knobs, trace=simulate(32, 4, seed=9))""",
     """def fail(settings, on_step):
     raise RuntimeError("a run that fails on purpose")
 
