@@ -3,7 +3,7 @@
 Each lab is a folder with modules of one shape, found here by their names, so that what the labs
 share imports none of them:
 
-    data      texts(split, plan, held_out)                  text labs: what the recipe trains on
+    data      texts(split, plan, held_out)                  of TEXTS: what the recipe trains on
     train     train_run(recipe, out, device, minutes)       hours; goes on with a run it finds
     evaluate  evaluate_run(recipe, out, n, seed, write)     scores with n, seeds and intervals
     card      write_card(recipe)                            README.md from the files beside it
@@ -36,7 +36,7 @@ LABS = {
     "finetune": Lab("sudoku.data", "sudoku.finetune", "sudoku.finetune", ""),
     "distill": Lab("distill.data", "distill.train", "distill.evaluate", "distill.card"),
 }
-TEXTS = ("python", "templates", "functions")  # kinds that labs/recipe.py reads
+TEXTS = ("python", "templates")  # kinds that labs/recipe.py reads
 
 
 def kind_of(plan: dict) -> str:
